@@ -1,0 +1,20 @@
+// JSON from files and requests that nobody vouches for: nlohmann's parser behind a depth limit, because it
+// recurses (a megabyte of "[" would end the process), and with errors that say where.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace nano {
+
+constexpr int kMaxJsonDepth = 100;
+
+// Error "WHERE: invalid JSON at line L, column C: …": bad syntax, text after the value, invalid UTF-8, or more
+// than kMaxJsonDepth nested arrays and objects. `where` names the file or request.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+nlohmann::ordered_json parse_ordered_json(std::string_view text,
+                                          const std::string& where);  // keeps key order
+
+}  // namespace nano

@@ -1,0 +1,60 @@
+#include "base/mapped_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <iterator>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"  // Error
+
+namespace nano {
+
+namespace {
+
+int open_regular(const std::string& path, size_t& size) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait for a writer
+  if (fd < 0) throw Error(std::string("cannot open: ") + std::strerror(errno), path);
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    throw Error("not a regular file", path);
+  }
+  size = size_t(info.st_size);
+  return fd;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  int fd = open_regular(path, size_);
+  if (size_ == 0) {
+    close(fd);
+    throw Error("the file is empty (0 bytes)", path, "was the download cut short?");
+  }
+  void* p = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  close(fd);
+  if (p == MAP_FAILED) throw Error(std::string("cannot map: ") + std::strerror(errno), path);
+  data_ = static_cast<const uint8_t*>(p);
+}
+
+MappedFile::~MappedFile() { munmap(const_cast<uint8_t*>(data_), size_); }
+
+void MappedFile::drop_pages(const void* begin, size_t bytes) const {
+  const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+  uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+std::string read_file(const std::string& path) {
+  size_t size = 0;
+  close(open_regular(path, size));
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace nano

@@ -1,0 +1,97 @@
+// The thread team: one thread per core that work together on a step.
+//
+// run(fn) wakes the workers once and calls fn on the caller's thread, who is worker 0. Inside, each(n, body) is a
+// phase: [0, n) is cut into one contiguous range per worker, body runs on all of them, and each() returns when the
+// last is done. Between phases the workers spin (a phase then starts in well under a microsecond) but never
+// longer than 50 µs; after that they sleep, so an idle team costs nothing and a busy neighbour is not starved.
+//
+// All workers, and the caller inside run and each, treat denormal floats as zero: a weight full of denormals is
+// else a hundred times slower, and rows must not depend on which thread computed them.
+// OpenMP would do, but its spinning cannot be set from code and ThreadSanitizer does not understand it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace nano {
+
+// Treats denormals as zero from here to the end of the scope, on this thread.
+class FlushDenormals {
+ public:
+  FlushDenormals();
+  ~FlushDenormals();
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  uint64_t before_;
+};
+
+// CPUs this process may use, one per physical core, in order: the affinity mask without second hyperthreads.
+std::vector<int32_t> allowed_cpus();
+// CPUs' worth of time the control groups (v1 or v2) grant, a fraction perhaps; 0 = no limit. `root` stands before
+// /sys/fs/cgroup and /proc/self/cgroup (tests).
+double cgroup_cpu_quota(const std::string& root = "");
+// What a team of `requested` threads gets (0 = as many as there are): at least 1, never more than cores and quota.
+int32_t team_size(int32_t requested);
+
+// Invariants: 1. at most one thread is in run() or each() at a time. 2. outside a phase no worker touches task_.
+class Team {
+ public:
+  explicit Team(int32_t threads);  // as in team_size
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int32_t size() const { return int32_t(threads_.size()) + 1; }
+
+  // REQUIRES: not inside run() or each(). An exception of fn passes through.
+  void run(const std::function<void()>& fn);
+
+  // body(begin, end, worker) on each worker with a non-empty range; n = 1 stays on the caller. The first exception
+  // is thrown again here, after all have finished. REQUIRES: not inside a body.
+  template <class Body>
+  void each(int64_t n, Body&& body) {
+    using B = std::remove_reference_t<Body>;
+    auto call = [](const void* b, int64_t begin, int64_t end, int32_t worker) {
+      (*static_cast<B*>(const_cast<void*>(b)))(begin, end, worker);
+    };
+    phase({n, call, &body});
+  }
+
+ private:
+  struct Task {  // a view of the body: nothing is allocated for a phase
+    int64_t n = 0;
+    void (*call)(const void* body, int64_t begin, int64_t end, int32_t worker) = nullptr;
+    const void* body = nullptr;
+  };
+  void phase(const Task& task);
+  void work(int32_t worker);        // a worker's thread
+  void do_range(int32_t worker);    // its part of task_
+  template <class Ready>
+  void wait(Ready ready, bool rousable);  // spins, then sleeps
+  void wake();                      // those who sleep in wait()
+
+  std::vector<int32_t> cpus_;       // worker i is pinned to cpus_[i]; empty = nobody is pinned
+  std::vector<std::thread> threads_;
+  Task task_;
+  std::atomic<uint32_t> phase_{0};    // + 1 when task_ is ready
+  std::atomic<int32_t> pending_{0};   // workers not yet done with it
+  std::atomic<int32_t> sleeping_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;                  // for sleeping, rouse_ and error_
+  std::condition_variable awake_;
+  uint64_t rouse_ = 0;                // + 1 when run() begins
+  std::exception_ptr error_;
+};
+
+}  // namespace nano

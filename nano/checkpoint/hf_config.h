@@ -1,0 +1,23 @@
+// config.json of a Hugging Face model as a ModelConfig: old and new spelling, nested text models, defaults as
+// transformers has them. What nano would compute differently (another RoPE scaling, activation, soft cap, a
+// quantised checkpoint) is an Error by name, never a guess.
+// Source: huggingface/transformers models/{llama,qwen2,qwen3,gemma3}/configuration_*.py.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "model/model_config.h"  // ModelConfig
+
+namespace nano {
+
+// `where` names the file in messages.
+ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& where);
+
+// Takes the end-of-sequence ids of generation_config.json, which win over config.json.
+void apply_generation_config(const nlohmann::json& generation, const std::string& where, ModelConfig& config);
+
+// read_hf_config, which also looks at the files beside config.json, is declared in checkpoint/weights.h.
+
+}  // namespace nano

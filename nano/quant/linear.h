@@ -1,0 +1,93 @@
+// QuantLinear: the one description of a weight matrix, dense or quantised, over the bytes of its file.
+//
+//   y = x · Wᵀ + bias,  W [N, K]:  N outputs (rows), K inputs.
+//
+// A row is cut into groups along K. In a group:  w = s·(q − z)   (Offset::integer)
+//                                                w = s·q − m     (Offset::minimum; GGUF's d·q + m has m' = −m)
+//                                                w = s·q         (Offset::none; q signed)
+// A two-level scale is s = d·sc (and m = dmin·mc), with one d per super-block and small integers sc, mc per group:
+// K-quants of GGML. It is a description, not a layout for computing: each backend's pack() reads rows through
+// read_row() and chooses its own layout, codes kept at their width.
+// Sources: GGML block formats; GPTQ arXiv 2210.17323; AWQ arXiv 2306.00978 (later).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"  // DType
+
+namespace nano {
+
+// How a row lies in the file. One value per file format; everything that depends on it is in quant/*.cpp.
+enum class Source : uint8_t {
+  dense,  // row-major floats: f32, f16, bf16 (later: e4m3)
+  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k,  // GGML blocks
+};
+
+enum class Offset : uint8_t { none, integer, minimum };
+enum class ActivationScheme : uint8_t { none, int8_per32, int8_per_token, int8_static, fp8_static, fp8_token, fp8_group128 };
+
+struct QuantLinear {
+  std::string name;         // of the tensor, for messages and the ledger
+  int64_t N = 0, K = 0;
+  Source source = Source::dense;
+  const uint8_t* data = nullptr;  // [N, row_bytes]: rows as in the file
+  int64_t row_bytes = 0;
+  // GGUF stores q and k of llama with the rows of each head interleaved for adjacent-pair RoPE; nano uses the
+  // half-split form. The permutation is of rows, so it costs nothing: row n of W is row file_row(n) of the file.
+  // 0 = as in the file, else the head dimension D: file_row(h·D + b·D/2 + i) = h·D + 2i + b  (b in {0,1}).
+  int64_t rope_interleaved_dim = 0;
+
+  int bits = 0;             // width of a code: 2, 3, 4, 5, 6, 8; 0 for dense (then `dtype` says)
+  bool code_signed = false; // codes as int8 (q8_0) or as 0 … 2^bits − 1
+  DType dtype = DType::f32; // dense: of the elements; quantised: of the (super-)scale
+  int64_t group = 0;        // elements of K per scale: 16 or 32 here; 0 for dense
+  int64_t super_group = 0;  // elements of K per super-scale: 256; 0 = one-level
+  Offset offset = Offset::none;
+  int32_t zero = 0;         // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32)
+  std::vector<float> bias;  // [N] or empty
+  std::span<const int32_t> permutation;  // input k of the matrix reads x[permutation[k]]; empty = none (GPTQ act-order)
+  ActivationScheme activations = ActivationScheme::none;
+  std::shared_ptr<std::vector<uint8_t>> owned;  // bytes that are in no file (random or expanded weights)
+
+  int64_t num_groups() const { return group == 0 ? 0 : (K + group - 1) / group; }
+  int64_t file_bytes() const { return N * row_bytes; }
+  int64_t file_row(int64_t n) const {
+    if (rope_interleaved_dim == 0) return n;
+    const int64_t D = rope_interleaved_dim, head = n / D, r = n % D;
+    return head * D + 2 * (r % (D / 2)) + r / (D / 2);
+  }
+};
+
+// Row n taken apart. The caller gives buffers; what a format does not have is left alone.
+//   codes      [K]           q: 0 … 2^bits − 1, or int8 bit patterns when code_signed
+//   scale      [num_groups]  s, or for two-level formats the exact product d·sc
+//   minimum    [num_groups]  m of w = s·q − m (Offset::minimum only)
+//   super_*                  two-level only: d, dmin [K/super_group]; sc, mc [num_groups] (sc signed)
+struct RowParts {
+  uint8_t* codes = nullptr;
+  float* scale = nullptr;
+  float* minimum = nullptr;
+  float* super_scale = nullptr;
+  float* super_minimum = nullptr;
+  int8_t* sub_scale = nullptr;
+  uint8_t* sub_minimum = nullptr;
+};
+void read_row(const QuantLinear& w, int64_t n, const RowParts& out);  // null members are skipped; not for dense
+
+// Rows [begin, begin + count) as float32 into out [count, K], rounded as the owning tool rounds
+// (gguf-py's dequantize): bit-exact against its SHA-256.
+void decode_rows(const QuantLinear& w, int64_t begin, int64_t count, float* out);
+
+const char* source_name(const QuantLinear& w);  // "Q4_0", "bfloat16": for the ledger
+double bits_per_weight(const QuantLinear& w);   // file bytes · 8 / (N·K)
+
+// Error naming the matrix when K is not a multiple of the block, sizes overflow, or data is too short.
+QuantLinear describe_dense(std::string name, const void* data, DType dtype, int64_t N, int64_t K);
+QuantLinear describe_blocks(std::string name, const uint8_t* data, int64_t bytes, Source source, int64_t N,
+                            int64_t K);
+
+}  // namespace nano
