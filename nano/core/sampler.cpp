@@ -1,0 +1,209 @@
+#include "core/sampler.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"  // NANO_CHECK
+
+namespace nano {
+
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+bool has_logit(int32_t id, std::span<const float> logits) { return id >= 0 && id < int64_t(logits.size()); }
+
+// Why argmax found nothing.
+std::string what_is_wrong(std::span<const float> logits) {
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) return "the logit of token " + std::to_string(i) + " is NaN";
+    if (logits[i] > FLT_MAX) return "the logit of token " + std::to_string(i) + " is +infinity";
+  }
+  return "every logit is -infinity";
+}
+
+SampledToken failed(std::string error) {
+  SampledToken result;
+  result.error = std::move(error);
+  return result;
+}
+
+float kth_largest(std::span<const float> logits, int32_t k) {
+  std::vector<float> copy(logits.begin(), logits.end());
+  std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<float>());
+  return copy[k - 1];
+}
+
+// top_p: the tokens in ascending order are dropped while their cumulative weight is ≤ (1 - top_p)·sum. Seen from
+// the other end: the best are kept until they weigh top_p·sum. Returns the weight that stays.
+double keep_nucleus(std::vector<float>& weights, double sum, double top_p) {
+  // However many tokens weigh less than this, together they are within the mass to drop: no need to sort them.
+  const double surely_dropped = (1.0 - top_p) * sum / double(weights.size());
+  std::vector<std::pair<float, int32_t>>
+      best_first;  // (-weight, id): the pair's own order is the one we want
+  for (size_t i = 0; i < weights.size(); ++i)
+    if (weights[i] >= surely_dropped) best_first.emplace_back(-weights[i], int32_t(i));
+  std::sort(best_first.begin(), best_first.end());
+
+  std::fill(weights.begin(), weights.end(), 0.0f);
+  double kept = 0;
+  for (const auto& [minus_weight, id] : best_first) {
+    if (kept >= top_p * sum) break;
+    weights[id] = -minus_weight;
+    kept -= minus_weight;
+  }
+  return kept;
+}
+
+}  // namespace
+
+int32_t argmax(std::span<const float> logits) {
+  int32_t best = -1;
+  float largest = kMasked;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] <= largest) continue;  // NaN is not ≤ anything, so it is caught in the next line
+    if (!(logits[i] <= FLT_MAX)) return -1;
+    largest = logits[i];
+    best = int32_t(i);
+  }
+  return best;
+}
+
+void apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
+                          const SamplerContext& context) {
+  if (!params.allowed_token_ids.empty()) {
+    std::vector<std::pair<int32_t, float>> allowed;
+    for (int32_t id : params.allowed_token_ids)
+      if (has_logit(id, logits)) allowed.emplace_back(id, logits[id]);
+    std::fill(logits.begin(), logits.end(), kMasked);
+    for (const auto& [id, logit] : allowed) logits[id] = logit;
+  }
+  if (int64_t(context.output.size()) < params.min_tokens)
+    for (int32_t id : context.stop_ids)
+      if (has_logit(id, logits)) logits[id] = kMasked;
+  for (const auto& [id, bias] : params.logit_bias)
+    if (has_logit(id, logits)) logits[id] += bias;
+}
+
+void apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context) {
+  const float repetition = params.repetition_penalty;
+  const float frequency = params.frequency_penalty, presence = params.presence_penalty;
+  if (repetition == 1.0f && frequency == 0.0f && presence == 0.0f) return;
+
+  std::vector<int32_t> count(logits.size(),
+                             -1);  // [V] times in the output; -1 = not in the past, or dealt with
+  for (int32_t id : context.prompt)
+    if (has_logit(id, logits)) count[id] = 0;
+  for (int32_t id : context.output)
+    if (has_logit(id, logits)) count[id] = std::max(count[id], 0) + 1;
+
+  for (std::span<const int32_t> past : {context.prompt, context.output})
+    for (int32_t id : past) {
+      if (!has_logit(id, logits) || count[id] < 0) continue;
+      float& logit = logits[id];
+      logit = logit > 0 ? logit / repetition : logit * repetition;
+      logit -= frequency * float(count[id]);
+      if (count[id] > 0) logit -= presence;
+      count[id] = -1;  // each distinct token once
+    }
+}
+
+void filtered_probs(std::span<const float> logits, const SamplingParams& params, std::vector<float>& probs) {
+  const int32_t best = argmax(logits);
+  NANO_CHECK(best >= 0, "filtered_probs needs a row that has a largest logit");
+  probs.assign(logits.size(), 0.0f);
+  if (params.greedy()) {
+    probs[best] = 1.0f;
+    return;
+  }
+  // Weights relative to the best token: it has exactly 1, nothing overflows, and min_p is a plain threshold.
+  // min_p and top_k are both thresholds on the logit, so they can be applied together.
+  const bool has_top_k = params.top_k > 0 && params.top_k < int64_t(logits.size());
+  const float lowest = has_top_k ? kth_largest(logits, params.top_k) : kMasked;
+  double sum = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] < lowest) continue;
+    const float weight = std::exp((logits[i] - logits[best]) / params.temperature);
+    if (weight < params.min_p) continue;
+    probs[i] = weight;
+    sum += weight;
+  }
+  if (params.top_p < 1.0f) sum = keep_nucleus(probs, sum, params.top_p);
+  for (float& p : probs) p = float(p / sum);
+}
+
+int32_t draw(std::span<const float> probs, RngKey key) {
+  int32_t winner = -1;
+  double highest = 0;
+  for (size_t i = 0; i < probs.size(); ++i) {
+    if (!(probs[i] > 0)) continue;
+    const double score = probs[i] / random_exponential(key, i);
+    if (score <= highest) continue;
+    highest = score;
+    winner = int32_t(i);
+  }
+  return winner;
+}
+
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int32_t id, int32_t k) {
+  NANO_CHECK(has_logit(id, logits), "log-probability of a token outside the row");
+  const int32_t best = argmax(logits);
+  if (best < 0) return {};
+  double sum = 0;
+  int32_t rank = 1;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    sum += std::exp(logits[i] - logits[best]);
+    if (logits[i] > logits[id] || (logits[i] == logits[id] && int32_t(i) < id)) ++rank;
+  }
+  const double log_sum = double(logits[best]) + std::log(sum);
+  auto logprob = [&](int32_t i) { return float(double(logits[i]) - log_sum); };
+
+  std::vector<TokenLogprob> result = {{id, logprob(id), rank}};
+  const int64_t entries = k < 0 ? int64_t(logits.size()) : std::min<int64_t>(k, int64_t(logits.size()));
+  if (entries == 0) return result;
+  std::vector<std::pair<float, int32_t>> best_first;  // (-logit, id)
+  best_first.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) best_first.emplace_back(-logits[i], int32_t(i));
+  std::partial_sort(best_first.begin(), best_first.begin() + entries, best_first.end());
+  for (int32_t i = 0; i < entries; ++i) {
+    const int32_t other = best_first[i].second;
+    if (other != id) result.push_back({other, logprob(other), i + 1});
+  }
+  return result;
+}
+
+SampledToken sample(std::span<float> logits, const SamplingParams& params, const SamplerContext& context) {
+  if (argmax(logits) < 0) return failed(what_is_wrong(logits));  // before a mask can hide it
+  std::vector<float> raw;
+  if (params.logprobs) raw.assign(logits.begin(), logits.end());
+
+  apply_masks_and_bias(logits, params, context);
+  apply_penalties(logits, params, context);
+  SampledToken result;
+  result.id = argmax(logits);
+  if (result.id < 0)
+    return failed("no token can be chosen after allowed_token_ids, min_tokens, logit_bias and penalties: " +
+                  what_is_wrong(logits));
+  if (!params.greedy()) {
+    std::vector<float> probs;
+    filtered_probs(logits, params, probs);
+    result.id = draw(probs, context.key);
+  }
+  if (params.logprobs) result.logprobs = top_logprobs(raw, result.id, *params.logprobs);
+  return result;
+}
+
+SampledToken sample_argmax(std::span<const float> logits, const SamplingParams& params) {
+  SampledToken result;
+  result.id = argmax(logits);
+  if (result.id < 0) return failed(what_is_wrong(logits));
+  if (params.logprobs) result.logprobs = top_logprobs(logits, result.id, *params.logprobs);
+  return result;
+}
+
+}  // namespace nano
