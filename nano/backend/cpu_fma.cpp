@@ -1,0 +1,134 @@
+// The float micro-kernel: a chunk of weights is decoded to float32 in the L1 cache, then every row of x multiplies
+// with it. For dense matrices, and for quantised ones with float32 activations. A decoded weight is rounded as
+// decode_rows rounds it.
+//
+//   y[m] = fma(w[k], x[m][k], y[m]) for k ascending: one chain for each (row, output), carried from chunk to chunk.
+// A chain waits for itself, so kPanelsAtOnce panels advance together.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "backend/cpu_linear.h"
+#include "backend/cpu_tile.h"  // unpack_quad, unit_scale
+
+namespace nano {
+
+namespace {
+
+// out [n][L] = inputs k0 … k0+n−1 of a panel.
+template <int FORMAT>
+void decode_dense(float* out, const uint8_t* panel, int64_t k0, int64_t n) {
+  constexpr DType type = kFormats[FORMAT].dense;
+  const uint8_t* w = panel + k0 * kLanes * dtype_bytes(type);
+  for (int64_t k = 0; k < n; ++k, w += kLanes * dtype_bytes(type)) {
+    __builtin_prefetch(w + 4096);
+    if constexpr (type == DType::f32) std::memcpy(out + k * kLanes, w, 4 * kLanes);
+    if constexpr (type == DType::f16) store(out + k * kLanes, load_f16(w));
+    if constexpr (type == DType::bf16) store(out + k * kLanes, load_bf16(w));
+  }
+}
+
+template <int FORMAT>
+void decode_tile(float* out, const uint8_t* w, F d, F dmin) {
+  constexpr PanelFormat f = kFormats[FORMAT];
+  const uint8_t* scales = w + (f.low + f.high) * 4 * kLanes;
+  for (int64_t line = 0; line < tile_bytes(f); line += 64) __builtin_prefetch(w + 4096 + line);
+  NANO_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    UnitScale s = unit_scale<FORMAT>(scales, 4 * j / f.unit, d, dmin);
+    I quad = unpack_quad<FORMAT>(w, j);
+    NANO_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      I code = bit_and(shift_right(quad, 8 * i), set_i(255));
+      if (f.zero_shift) code = sub(code, set_i(1 << f.zero_shift));
+      F value = mul(s.scale, to_float(code));
+      store(out + (4 * j + i) * kLanes, f.minimum ? sub(value, s.minimum) : value);
+    }
+  }
+}
+
+template <int FORMAT>
+void decode_quantized(float* out, const uint8_t* panel, int64_t k0, int64_t n) {
+  constexpr PanelFormat f = kFormats[FORMAT];
+  F d = zero_f(), dmin = zero_f();
+  for (int64_t g = k0 / kTile; g < (k0 + n) / kTile; ++g, out += kTile * kLanes) {
+    const uint8_t* w = panel + tile_offset(f, g);
+    if (f.two_level) {
+      const uint8_t* super = panel + tile_offset(f, g / kTilesPerSuper * kTilesPerSuper);
+      d = load_f16(super);
+      if (f.minimum) dmin = load_f16(super + 2 * kLanes);
+      if (g % kTilesPerSuper == 0) w += super_bytes(f);
+    }
+    decode_tile<FORMAT>(out, w, d, dmin);
+  }
+}
+
+using Decode = void (*)(float* out, const uint8_t* panel, int64_t k0, int64_t n);
+
+template <int FORMAT>
+constexpr Decode decoder() {
+  if constexpr (FORMAT < kFirstDense)
+    return decode_quantized<FORMAT>;
+  else
+    return decode_dense<FORMAT>;
+}
+template <int... FORMAT>
+constexpr std::array<Decode, sizeof...(FORMAT)> decode_table(std::integer_sequence<int, FORMAT...>) {
+  return {decoder<FORMAT>()...};
+}
+constexpr auto kDecoders = decode_table(std::make_integer_sequence<int, kNumFormats>());
+
+// ROWS rows of x (row stride K) times the decoded chunk of kPanelsAtOnce panels, added to acc[panel] [.][L].
+template <int ROWS>
+void fma_block(float* const* acc, const float* weights, const float* x, int64_t K, int64_t n) {
+  F y[kPanelsAtOnce][ROWS];
+  NANO_UNROLL
+  for (int p = 0; p < kPanelsAtOnce; ++p) {
+    NANO_UNROLL
+    for (int r = 0; r < ROWS; ++r) y[p][r] = load(acc[p] + r * kLanes);
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    F w[kPanelsAtOnce];
+    NANO_UNROLL
+    for (int p = 0; p < kPanelsAtOnce; ++p) w[p] = load(weights + (p * kChunkK + k) * kLanes);
+    NANO_UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+      F xv = set(x[r * K + k]);
+      NANO_UNROLL
+      for (int p = 0; p < kPanelsAtOnce; ++p) y[p][r] = fma(w[p], xv, y[p][r]);
+    }
+  }
+  NANO_UNROLL
+  for (int p = 0; p < kPanelsAtOnce; ++p) {
+    NANO_UNROLL
+    for (int r = 0; r < ROWS; ++r) store(acc[p] + r * kLanes, y[p][r]);
+  }
+}
+
+}  // namespace
+
+void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows, int64_t K) {
+  float* acc[kPanelsAtOnce];
+  for (int p = 0; p < kPanelsAtOnce; ++p) {
+    acc[p] = p < count ? refs[p].acc : spare;  // what a missing panel computes is thrown away
+    std::fill_n(acc[p], rows * kLanes, 0.0f);
+  }
+  for (int64_t k0 = 0; k0 < K; k0 += kChunkK) {
+    const int64_t n = std::min(kChunkK, K - k0);
+    for (int p = 0; p < count; ++p) {
+      const PackedPart& part = *refs[p].part;
+      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part.panel_data + refs[p].panel * part.panel_bytes,
+                                     k0, n);
+    }
+    for (int64_t m = 0, R; m < rows; m += R) {
+      float* block[kPanelsAtOnce];
+      for (int p = 0; p < kPanelsAtOnce; ++p) block[p] = acc[p] + m * kLanes;
+      R = rows - m >= 4 ? 4 : rows - m >= 2 ? 2 : 1;
+      auto kernel = R == 4 ? fma_block<4> : R == 2 ? fma_block<2> : fma_block<1>;
+      kernel(block, weights, x + m * K + k0, K, n);
+    }
+  }
+}
+
+}  // namespace nano

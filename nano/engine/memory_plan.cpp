@@ -1,0 +1,74 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/error.h"  // Error
+
+namespace nano {
+
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+int64_t requested(const MemoryPlan& plan) {
+  return int64_t(std::ceil(double(plan.device_memory) * plan.utilization));
+}
+
+int64_t available_for_kv(const MemoryPlan& plan) {
+  if (plan.kv_cache_memory_bytes) return *plan.kv_cache_memory_bytes;
+  return requested(plan) - plan.weights - plan.scratch;
+}
+
+}  // namespace
+
+std::string format_bytes(int64_t bytes) {
+  const double b = double(bytes);
+  if (std::abs(b) < 1e6) return fmt::format("{:.2f} kB", b / 1e3);
+  if (std::abs(b) < 1e9) return fmt::format("{:.2f} MB", b / 1e6);
+  return fmt::format("{:.2f} GB ({:.2f} GiB)", b / 1e9, b / kGiB);
+}
+
+std::string format_sum(const MemoryPlan& plan) {
+  if (plan.kv_cache_memory_bytes)
+    return fmt::format("--kv-cache-memory-bytes {}", format_bytes(*plan.kv_cache_memory_bytes));
+  return fmt::format("{} device memory × {} = {}, less {} weights, less {} scratch = {} for the KV cache",
+                     format_bytes(plan.device_memory), plan.utilization, format_bytes(requested(plan)),
+                     format_bytes(plan.weights), format_bytes(plan.scratch), format_bytes(available_for_kv(plan)));
+}
+
+void plan_memory(MemoryPlan& plan) {
+  const int64_t available = available_for_kv(plan);
+  if (plan.num_gpu_blocks_override) {
+    plan.num_blocks = int32_t(*plan.num_gpu_blocks_override);
+    plan.kv_bytes = plan.num_blocks * plan.block_bytes();
+    return;
+  }
+  const int64_t blocks = available <= 0 ? 0 : available / plan.block_bytes();
+  const int64_t need = plan.blocks_per_seq() * plan.block_bytes();
+  if (blocks == 0)
+    throw Error("no memory for the cache blocks: " + format_sum(plan), "memory",
+                fmt::format("one block of {} tokens takes {}; raise --gpu-memory-utilization or --device-memory "
+                            "(one sequence of {} tokens needs {} in all)",
+                            plan.block_size, format_bytes(plan.block_bytes()), plan.max_model_len,
+                            format_bytes(int64_t(double(plan.weights + plan.scratch + need) / plan.utilization) + 1)));
+  if (blocks < plan.blocks_per_seq())
+    throw Error(
+        fmt::format("one sequence of max-model-len {} needs {} of KV cache, and there are {}: {}",
+                    plan.max_model_len, format_bytes(need), format_bytes(available), format_sum(plan)),
+        "memory",
+        fmt::format("--max-model-len {} would fit; or give --device-memory {} or more", blocks * plan.block_size,
+                    format_bytes(int64_t(double(plan.weights + plan.scratch + need) / plan.utilization) + 1)));
+  plan.num_blocks = int32_t(std::min<int64_t>(blocks, INT32_MAX));
+  plan.kv_bytes = plan.num_blocks * plan.block_bytes();
+}
+
+int32_t largest_model_len(MemoryPlan plan) {
+  const int64_t available = available_for_kv(plan);
+  if (available <= 0) return 0;
+  return int32_t(std::min<int64_t>(available / plan.block_bytes() * plan.block_size, INT32_MAX));
+}
+
+}  // namespace nano
