@@ -1,0 +1,127 @@
+# nano: `make` builds build/nano, `make test` tests it, `make demo` lets a real model answer. No configure step.
+#
+# Flavours live side by side under build/<flavour>/: release, debug, asan, portable (plain AVX2), generic (no AVX).
+SHELL := /bin/bash
+MAKEFLAGS += -j$(shell nproc)
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+CXX ?= g++
+CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-19 2>/dev/null) clang++)
+FLAVOUR ?= release
+ifdef PORTABLE
+FLAVOUR := portable
+endif
+
+ARCH := $(shell uname -m)
+NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
+FLAGS_release := -O3 $(NATIVE) -DNDEBUG
+FLAGS_debug := -O0 -g3 $(NATIVE)
+FLAGS_asan := -O1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_tsan := -O1 $(NATIVE) -fsanitize=thread
+FLAGS_portable := -O3 -march=x86-64-v3 -DNDEBUG
+FLAGS_generic := -O3 -DNDEBUG
+
+BUILD := build/$(FLAVOUR)
+CPPFLAGS += -Inano -Itests -MMD -MP -DNANO_BUILD_DIR='"$(BUILD)"'
+# GCC 12 sees an overlap in std::string's operator+ that is not there (GCC bug 105329).
+QUIET := $(if $(findstring clang,$(CXX)),,-Wno-restrict)
+CXXFLAGS += -std=c++20 -g -fno-omit-frame-pointer -ffp-contract=off -Wall -Wextra -Werror $(QUIET) $(FLAGS_$(FLAVOUR))
+LDFLAGS += $(filter -fsanitize=%,$(FLAGS_$(FLAVOUR)))
+LDLIBS += -lfmt -lpcre2-8 -lutf8proc -lpthread
+
+SOURCES := $(sort $(wildcard nano/*/*.cpp))
+OBJECTS := $(SOURCES:%.cpp=$(BUILD)/%.o)
+TESTS := $(sort $(wildcard tests/*.cpp))
+MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
+
+# build/nano is the release binary; the other flavours are build/<flavour>/nano.
+.PHONY: all
+all: build/nano
+
+build/nano: build/release/nano
+	@ln -sf release/nano $@
+
+$(BUILD)/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
+
+$(BUILD)/nano: $(BUILD)/nano/main.o $(OBJECTS)
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/%.o) $(OBJECTS)
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/%.o) $(BUILD)/tests/test_main.o $(OBJECTS)
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+ifneq ($(FLAVOUR),release)
+build/release/nano: FORCE
+	$(MAKE) FLAVOUR=release PORTABLE= $@
+endif
+.PHONY: FORCE
+FORCE:
+
+# Everything that a new machine needs: `make demo` and `make test` do it themselves.
+.PHONY: deps fuzz-deps models
+deps:
+	@.ci/deps build
+fuzz-deps:
+	@.ci/deps fuzz
+models:
+	@.ci/models
+
+.PHONY: demo
+demo: deps
+	@$(MAKE) --no-print-directory build/nano
+	@.ci/demo
+
+# The last line of each is "N passed, N failed".
+.PHONY: test test-flavour test-models asan debug portable
+test: deps
+	@$(MAKE) --no-print-directory test-flavour
+test-flavour: $(BUILD)/tests $(BUILD)/nano
+	NANO_BINARY=$(BUILD)/nano $(BUILD)/tests
+test-models: $(BUILD)/model_tests $(BUILD)/nano
+	NANO_BINARY=$(BUILD)/nano $(BUILD)/model_tests
+asan:
+	@$(MAKE) --no-print-directory FLAVOUR=asan test-flavour
+debug:
+	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
+
+# One token's path through the debugger; fails if a stop is not reached.
+.PHONY: tour
+tour: debug
+	gdb -q -nx -batch -x lessons/tour.py --args build/debug/nano run tiny "In the beginning" --device ref --max-tokens 2 --temperature 0
+
+# A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
+FLAGS_fuzz := -O1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+.PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
+fuzz: fuzz-deps
+	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
+fuzz-run: $(FUZZERS:%=run-%)
+	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
+build/fuzz/%: build/fuzz/tests/fuzz/%.o $(OBJECTS)
+	$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
+$(FUZZERS:%=run-%): run-%: build/fuzz/%
+	@mkdir -p build/fuzz/new/$*
+	$< -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=3000 -verbosity=0 -print_final_stats=0 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/new/$* tests/fuzz/corpus/$(*:fuzz_%=%)
+
+.PHONY: lines format clean
+lines:
+	@.ci/lines
+format:
+	clang-format -i $(shell git ls-files 'nano/*.cpp' 'nano/*.h' 'tests/*.cpp' 'tests/*.h')
+clean:
+	rm -rf build compile_commands.json
+
+# For clangd and editors.
+.PHONY: compile_commands.json
+compile_commands.json:
+	@$(MAKE) -nB --no-print-directory FLAVOUR=debug build/debug/nano build/debug/tests | .ci/compile_commands > $@
+	@echo "$@: $$(grep -c '"file"' $@) files"
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,14 @@
+// Where the tests' data lie: tests/ under the repository root, or NANO_TEST_DATA.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+namespace nano_test {
+
+inline std::string data_path(const std::string& name) {
+  const char* root = std::getenv("NANO_TEST_DATA");
+  return (root ? std::string(root) : std::string("tests")) + "/" + name;
+}
+
+}  // namespace nano_test
