@@ -95,8 +95,8 @@ void apply_penalties(std::span<float> logits, const SamplingParams& params, cons
   const float frequency = params.frequency_penalty, presence = params.presence_penalty;
   if (repetition == 1.0f && frequency == 0.0f && presence == 0.0f) return;
 
-  std::vector<int32_t> count(logits.size(),
-                             -1);  // [V] times in the output; -1 = not in the past, or dealt with
+  // [V] times in the output; -1 = not in the past, or dealt with.
+  std::vector<int32_t> count(logits.size(), -1);
   for (int32_t id : context.prompt)
     if (has_logit(id, logits)) count[id] = 0;
   for (int32_t id : context.output)

@@ -1,0 +1,105 @@
+// What the op tests share: matrices with random bytes in every format, and a bound on rounding.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "quant/linear.h"
+
+namespace nano_test {
+
+using namespace nano;
+
+struct FormatCase {
+  Source source;
+  DType dtype;  // dense only
+  int64_t block, bytes;
+  std::vector<int64_t> scales;  // where a block has its f16 scales
+};
+inline const std::vector<FormatCase>& all_formats() {
+  static const std::vector<FormatCase> cases = {
+      {Source::dense, DType::f32, 1, 4, {}},        {Source::dense, DType::f16, 1, 2, {}},
+      {Source::dense, DType::bf16, 1, 2, {}},       {Source::q4_0, {}, 32, 18, {0}},
+      {Source::q4_1, {}, 32, 20, {0, 2}},           {Source::q5_0, {}, 32, 22, {0}},
+      {Source::q5_1, {}, 32, 24, {0, 2}},           {Source::q8_0, {}, 32, 34, {0}},
+      {Source::q2_k, {}, 256, 84, {80, 82}},        {Source::q3_k, {}, 256, 110, {108}},
+      {Source::q4_k, {}, 256, 144, {0, 2}},         {Source::q5_k, {}, 256, 176, {0, 2}},
+      {Source::q6_k, {}, 256, 210, {208}},
+  };
+  return cases;
+}
+
+struct Random {
+  explicit Random(uint32_t seed) : engine(seed) {}
+  float normal() { return std::normal_distribution<float>()(engine); }
+  uint32_t bits() { return uint32_t(engine()); }
+  std::vector<float> normals(int64_t n) {
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = normal();
+    return x;
+  }
+  std::mt19937 engine;
+};
+
+// A matrix over bytes it owns. Codes and small scales are random bits, f16 scales are normal numbers.
+inline QuantLinear random_matrix(const FormatCase& f, int64_t N, int64_t K, uint32_t seed) {
+  Random random(seed);
+  auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(N * K / f.block * f.bytes));
+  if (f.source == Source::dense) {
+    for (int64_t i = 0; i < N * K; ++i) store_f32(bytes->data(), f.dtype, i, random.normal());
+  } else {
+    for (uint8_t& b : *bytes) b = uint8_t(random.bits());
+    for (size_t block = 0; block < bytes->size(); block += size_t(f.bytes))
+      for (int64_t at : f.scales) store_f32(bytes->data() + block + at, DType::f16, 0, 0.05f * random.normal());
+  }
+  QuantLinear w = f.source == Source::dense
+                      ? describe_dense("test.weight", bytes->data(), f.dtype, N, K)
+                      : describe_blocks("test.weight", bytes->data(), int64_t(bytes->size()), f.source, N, K);
+  w.owned = bytes;
+  return w;
+}
+
+// Rounding of Σ w·x in one chain, against another order of summing: partial sums grow like √k, each is rounded to
+// eps/2, so the error is about eps·√K·‖w∘x‖. Where w = s·q − m the two products are added apart: their sizes count.
+inline std::vector<double> linear_tolerance(const QuantLinear& w, const std::vector<float>& x, int64_t M) {
+  std::vector<float> row(size_t(w.K)), scale(row), minimum(row);
+  std::vector<double> tolerance(size_t(M * w.N));
+  for (int64_t n = 0; n < w.N; ++n) {
+    decode_rows(w, n, 1, row.data());
+    if (w.offset == Offset::minimum) {
+      RowParts parts;
+      parts.minimum = minimum.data();
+      read_row(w, n, parts);
+      for (int64_t k = 0; k < w.K; ++k)
+        row[size_t(k)] = std::fabs(row[size_t(k)]) + 2 * std::fabs(minimum[size_t(k / w.group)]);
+    }
+    for (int64_t m = 0; m < M; ++m) {
+      double squares = 0;
+      for (int64_t k = 0; k < w.K; ++k) squares += std::pow(double(row[size_t(k)]) * x[size_t(m * w.K + k)], 2);
+      tolerance[size_t(m * w.N + n)] = 4 * 1.2e-7 * std::sqrt(double(w.K)) * std::sqrt(squares) + 1e-30;
+    }
+  }
+  return tolerance;
+}
+
+inline Act act(std::vector<float>& x) { return {x.data()}; }
+inline Act act(const std::vector<float>& x) { return {const_cast<float*>(x.data())}; }
+
+inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t threads, Limits limits) {
+  auto backend = make_cpu_backend(activations, threads);
+  backend->reserve(limits);
+  return backend;
+}
+
+inline int64_t differing(const std::vector<float>& a, const std::vector<float>& b) {  // bits, not values
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += std::memcmp(&a[i], &b[i], 4) != 0;
+  return n + std::abs(int64_t(a.size()) - int64_t(b.size()));
+}
+
+}  // namespace nano_test
