@@ -1,0 +1,103 @@
+// A real model against golden values of transformers: SmolLM2-135M-Instruct Q4_1, as `make models` fetches it.
+// Without the file these tests fail: they are run by `make test-models`.
+#include "catch.h"
+
+#include <cmath>
+#include <map>
+
+#include "app/llm.h"           // LLM
+#include "app/ppl.h"           // measure_perplexity
+#include "base/json.h"         // parse_json
+#include "base/mapped_file.h"  // read_file
+#include "data.h"              // data_path
+
+namespace {
+
+nano::EngineOptions options(const std::string& device, const std::string& activations, const std::string& kv) {
+  nano::EngineOptions options;
+  options.model = "smollm2";
+  options.device = device;
+  options.activation_dtype = activations;
+  options.kv_cache_dtype = kv;
+  options.max_model_len = 1024;
+  options.kv_cache_memory_bytes = 512 << 20;
+  return options;
+}
+
+nlohmann::ordered_json golden() {
+  const std::string path = nano_test::data_path("golden/smollm2/golden.json");
+  return nano::parse_ordered_json(nano::read_file(path), path);
+}
+
+// All greedy prompts of the golden file, plain and chat, as token ids.
+void check_greedy(nano::LLM& llm, double logit_tolerance) {
+  const nlohmann::ordered_json values = golden();
+  for (const char* kind : {"greedy", "greedy_chat"})
+    for (const auto& row : values[kind]) {
+      nano::Prompt prompt;
+      if (row.contains("messages")) {
+        prompt = llm.apply_chat_template(row["messages"]);
+      } else {
+        prompt.token_ids = llm.tokenizer().encode(row["prompt"].get<std::string>());
+      }
+      CHECK(prompt.token_ids == row["prompt_ids"].get<std::vector<int32_t>>());
+      nano::SamplingParams params;
+      params.temperature = 0;
+      params.max_tokens = int32_t(row["ids"].size());
+      params.logprobs = 10;
+      const nano::CompletionOutput out = llm.generate({prompt}, {params})[0].outputs[0];
+
+      const auto top = row["top10_first"].get<std::vector<std::pair<int32_t, double>>>();
+      std::map<int32_t, double> first;
+      for (const nano::TokenLogprob& l : out.logprobs.at(0)) first[l.id] = l.logprob;
+      for (const auto& [id, logit] : top) {
+        INFO("first position, id " << id);
+        REQUIRE(first.count(id) == 1);
+        REQUIRE(std::fabs((first[id] - first[top[0].first]) - (logit - top[0].second)) <= logit_tolerance);
+      }
+      for (size_t i = 0; i < row["ids"].size() && row["margin"][i].get<double>() >= 0.01; ++i) {
+        INFO(kind << " step " << i);
+        REQUIRE(i < out.token_ids.size());
+        REQUIRE(out.token_ids[i] == row["ids"][i].get<int32_t>());
+      }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("SmolLM2: chat renderings and their ids") {
+  nano::LLM llm(options("cpu", "float32", "float32"));
+  const auto values = golden();
+  for (const auto& chat : values["chats"])
+    for (bool generate : {true, false}) {
+      const auto& want = chat[generate ? "gen" : "nogen"];
+      const nano::Prompt prompt = llm.apply_chat_template(chat["messages"], generate);
+      CHECK(prompt.text == want["text"].get<std::string>());
+      CHECK(prompt.token_ids == want["ids"].get<std::vector<int32_t>>());
+    }
+}
+
+TEST_CASE("SmolLM2: greedy ids and first logits on ref") {
+  nano::LLM llm(options("ref", "float32", "float32"));
+  check_greedy(llm, 2e-3);
+}
+
+TEST_CASE("SmolLM2: greedy ids and first logits on cpu with float32 activations") {
+  nano::LLM llm(options("cpu", "float32", "float32"));
+  check_greedy(llm, 2e-3);
+}
+
+TEST_CASE("SmolLM2: perplexity on cpu: float32 as golden, int8 within one percent of it") {
+  const std::string text = nano::read_file(nano_test::data_path("golden/smollm2/devil_20k.txt"));
+  const auto want = golden()["perplexity"];
+  nano::LLM exact(options("cpu", "float32", "float32"));
+  const nano::Perplexity float32 = nano::measure_perplexity(exact, text, want["ctx"].get<int32_t>());
+  CHECK(float32.chunks == want["chunks"].get<int64_t>());
+  CHECK(std::fabs(float32.ppl / want["ppl_all"].get<double>() - 1) <= 1e-4);
+  CHECK(std::fabs(float32.ppl_second_half / want["ppl_second_half_like_llama_perplexity"].get<double>() - 1) <= 1e-4);
+
+  nano::LLM rounded(options("cpu", "int8", "float16"));
+  const nano::Perplexity int8 = nano::measure_perplexity(rounded, text, want["ctx"].get<int32_t>());
+  CHECK(int8.ppl != float32.ppl);
+  CHECK(std::fabs(int8.ppl / float32.ppl - 1) <= 0.01);
+}
