@@ -23,10 +23,12 @@ struct TypeRow {
   int64_t elems, bytes;
 };
 constexpr TypeRow kTypes[] = {
-    {GgmlType::f32, "F32", 1, 4},      {GgmlType::f16, "F16", 1, 2},      {GgmlType::bf16, "BF16", 1, 2},
-    {GgmlType::q4_0, "Q4_0", 32, 18},  {GgmlType::q4_1, "Q4_1", 32, 20},  {GgmlType::q5_0, "Q5_0", 32, 22},
-    {GgmlType::q5_1, "Q5_1", 32, 24},  {GgmlType::q8_0, "Q8_0", 32, 34},  {GgmlType::q2_k, "Q2_K", 256, 84},
-    {GgmlType::q3_k, "Q3_K", 256, 110}, {GgmlType::q4_k, "Q4_K", 256, 144}, {GgmlType::q5_k, "Q5_K", 256, 176},
+    {GgmlType::f32, "F32", 1, 4},       {GgmlType::f16, "F16", 1, 2},
+    {GgmlType::bf16, "BF16", 1, 2},     {GgmlType::q4_0, "Q4_0", 32, 18},
+    {GgmlType::q4_1, "Q4_1", 32, 20},   {GgmlType::q5_0, "Q5_0", 32, 22},
+    {GgmlType::q5_1, "Q5_1", 32, 24},   {GgmlType::q8_0, "Q8_0", 32, 34},
+    {GgmlType::q2_k, "Q2_K", 256, 84},  {GgmlType::q3_k, "Q3_K", 256, 110},
+    {GgmlType::q4_k, "Q4_K", 256, 144}, {GgmlType::q5_k, "Q5_K", 256, 176},
     {GgmlType::q6_k, "Q6_K", 256, 210},
 };
 const TypeRow* find_type(uint32_t id) {
@@ -47,7 +49,7 @@ T load(const uint8_t* p) {
   return value;
 }
 
-constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;        // a key of one byte and a value of one byte
+constexpr uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;         // a key of one byte and a value of one byte
 constexpr uint64_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;  // a name of one byte and one dimension
 
 }  // namespace
@@ -65,9 +67,9 @@ struct GgufFile::Reader {
   uint64_t left() const { return size - at; }
   const uint8_t* take(uint64_t bytes, const std::string& what) {
     if (bytes > left())
-      throw Error("truncated: " + what + " at offset " + std::to_string(at) + " needs " + std::to_string(bytes) +
-                      " bytes, but the file has " + std::to_string(size) + " and only " + std::to_string(left()) +
-                      " are left",
+      throw Error("truncated: " + what + " at offset " + std::to_string(at) + " needs " +
+                      std::to_string(bytes) + " bytes, but the file has " + std::to_string(size) +
+                      " and only " + std::to_string(left()) + " are left",
                   path, "the file is damaged or the download was cut short");
     const uint8_t* p = data + at;
     at += bytes;
@@ -104,14 +106,16 @@ GgufFile::GgufFile(const uint8_t* data, size_t size, const std::string& name)
 
 void GgufFile::check_start() const {
   check_not_lfs_pointer(data_, size_, path_);
-  if (size_ < 4 || std::memcmp(data_, "GGUF", 4) != 0) throw Error("not a GGUF file: it does not start with GGUF", path_);
+  if (size_ < 4 || std::memcmp(data_, "GGUF", 4) != 0)
+    throw Error("not a GGUF file: it does not start with GGUF", path_);
   if (size_ < 24)
     throw Error("truncated: the header needs 24 bytes, but the file has " + std::to_string(size_), path_,
                 "the download was cut short");
   const uint32_t version = load<uint32_t>(data_ + 4);
   if ((version & 0xffff) == 0)
     throw Error("a big-endian GGUF file is not supported", path_, "convert it for little-endian machines");
-  if (version == 1) throw Error("GGUF version 1 is not supported", path_, "convert the model again; 2 and 3 work");
+  if (version == 1)
+    throw Error("GGUF version 1 is not supported", path_, "convert the model again; 2 and 3 work");
   if (version != 2 && version != 3)
     throw Error("GGUF version " + std::to_string(version) + " is not known", path_, "2 and 3 work");
 }
@@ -122,8 +126,9 @@ void GgufFile::parse() {
   const uint64_t num_tensors = in.number<uint64_t>("tensor count");
   const uint64_t num_values = in.number<uint64_t>("key count");
   if (num_values > in.left() / kMinEntryBytes || num_tensors > in.left() / kMinInfoBytes)
-    throw Error("truncated or damaged: " + std::to_string(num_values) + " keys and " + std::to_string(num_tensors) +
-                    " tensors do not fit in the file's " + std::to_string(size_) + " bytes",
+    throw Error("truncated or damaged: " + std::to_string(num_values) + " keys and " +
+                    std::to_string(num_tensors) + " tensors do not fit in the file's " +
+                    std::to_string(size_) + " bytes",
                 path_);
   for (uint64_t i = 0; i < num_values; ++i) {
     const uint64_t at = in.at;
@@ -134,7 +139,8 @@ void GgufFile::parse() {
       throw Error("key " + shown_name(key) + " at offset " + std::to_string(at) + " occurs twice", path_);
   }
   if (get_int("split.count", 1) > 1)
-    throw Error("split GGUF files are not supported", path_, "merge the parts first: llama-gguf-split --merge");
+    throw Error("split GGUF files are not supported", path_,
+                "merge the parts first: llama-gguf-split --merge");
 
   const int64_t alignment = get_int("general.alignment", 32);
   if (alignment < 1 || alignment > (int64_t(1) << 30) || (alignment & (alignment - 1)) != 0)
@@ -145,8 +151,9 @@ void GgufFile::parse() {
   uint64_t expected = 0;  // where the next tensor must lie, from the start of the data
   for (const RawTensor& t : raw) {
     if (t.offset != expected)
-      throw Error("tensor " + shown_name(t.name) + " lies at offset " + std::to_string(t.offset) + " of the data, not at " +
-                      std::to_string(expected) + ": tensors overlap or leave a hole",
+      throw Error("tensor " + shown_name(t.name) + " lies at offset " + std::to_string(t.offset) +
+                      " of the data, not at " + std::to_string(expected) +
+                      ": tensors overlap or leave a hole",
                   path_);
     if (t.bytes > std::numeric_limits<uint64_t>::max() / 4 - expected)
       throw Error("sizes up to tensor " + shown_name(t.name) + " overflow", path_);
@@ -165,14 +172,16 @@ GgufFile::Value GgufFile::read_value(Reader& in, const std::string& key) const {
     const uint64_t count = in.number<uint64_t>(what);
     // The smallest element has one byte, so a larger count is caught here and fits int64_t.
     if (value.type < kArray && count > in.left())
-      throw Error("truncated or damaged: key " + shown_name(key) + " claims an array of " + std::to_string(count) +
-                      " elements, but " + std::to_string(in.left()) + " bytes are left",
+      throw Error("truncated or damaged: key " + shown_name(key) + " claims an array of " +
+                      std::to_string(count) + " elements, but " + std::to_string(in.left()) +
+                      " bytes are left",
                   in.path);
     value.count = int64_t(count);
   }
   if (value.type > kF64 || value.type == kArray)
     throw Error("key " + shown_name(key) + " at offset " + std::to_string(in.at) + " has " +
-                    (value.type == kArray ? "an array of arrays" : "the unknown value type " + std::to_string(value.type)),
+                    (value.type == kArray ? "an array of arrays"
+                                          : "the unknown value type " + std::to_string(value.type)),
                 in.path);
   value.data = in.data + in.at;
   if (value.type == kString) {
@@ -183,7 +192,8 @@ GgufFile::Value GgufFile::read_value(Reader& in, const std::string& key) const {
   if (uint64_t(value.count) > in.left() / width) in.take(in.left() + 1, what);  // throws
   in.take(uint64_t(value.count) * width, what);
   for (int64_t i = 0; value.type == kBool && i < value.count; ++i)
-    if (value.data[i] > 1) throw Error("key " + shown_name(key) + " holds a bool that is neither 0 nor 1", in.path);
+    if (value.data[i] > 1)
+      throw Error("key " + shown_name(key) + " holds a bool that is neither 0 nor 1", in.path);
   return value;
 }
 
@@ -194,11 +204,13 @@ GgufFile::RawTensor GgufFile::read_tensor_info(Reader& in) const {
   const std::string what = "tensor " + shown_name(t.name);
   const std::string where_text = " at offset " + std::to_string(at);
   if (t.name.empty() || t.name.size() > 63)
-    throw Error(what + where_text + " has a name of " + std::to_string(t.name.size()) + " bytes; 1 to 63 are allowed",
-                path_);
+    throw Error(
+        what + where_text + " has a name of " + std::to_string(t.name.size()) + " bytes; 1 to 63 are allowed",
+        path_);
   const uint32_t num_dims = in.number<uint32_t>(what);
   if (num_dims < 1 || num_dims > 4)
-    throw Error(what + where_text + " has " + std::to_string(num_dims) + " dimensions; 1 to 4 are allowed", path_);
+    throw Error(what + where_text + " has " + std::to_string(num_dims) + " dimensions; 1 to 4 are allowed",
+                path_);
   t.shape.resize(num_dims);
   int64_t rows = 1;
   for (uint32_t d = 0; d < num_dims; ++d) {
@@ -214,12 +226,13 @@ GgufFile::RawTensor GgufFile::read_tensor_info(Reader& in) const {
   const uint32_t id = in.number<uint32_t>(what);
   t.type = find_type(id);
   if (!t.type)
-    throw Error(what + where_text + " has the type id " + std::to_string(id) + ", which is not supported", path_,
-                "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K are");
+    throw Error(what + where_text + " has the type id " + std::to_string(id) + ", which is not supported",
+                path_, "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K are");
   const int64_t row = t.shape.back();
   if (row % t.type->elems != 0)
-    throw Error(what + where_text + ": rows of " + std::to_string(row) + " elements are not a multiple of the " +
-                    t.type->name + " block of " + std::to_string(t.type->elems),
+    throw Error(what + where_text + ": rows of " + std::to_string(row) +
+                    " elements are not a multiple of the " + t.type->name + " block of " +
+                    std::to_string(t.type->elems),
                 path_);
   const int64_t blocks = row / t.type->elems;
   if (blocks > std::numeric_limits<int64_t>::max() / t.type->bytes / rows)
@@ -235,9 +248,9 @@ void GgufFile::place_tensors(const std::vector<RawTensor>& raw, uint64_t data_st
   for (const RawTensor& t : raw) {
     const uint64_t begin = data_start + t.offset;
     if (begin > size_ || t.bytes > size_ - begin)
-      throw Error("truncated: tensor " + shown_name(t.name) + " lies at bytes " + std::to_string(begin) + " to " +
-                      std::to_string(begin + t.bytes) + "; the file should have " + std::to_string(needed) +
-                      " bytes but has " + std::to_string(size_),
+      throw Error("truncated: tensor " + shown_name(t.name) + " lies at bytes " + std::to_string(begin) +
+                      " to " + std::to_string(begin + t.bytes) + "; the file should have " +
+                      std::to_string(needed) + " bytes but has " + std::to_string(size_),
                   path_, "the download was cut short: fetch it again");
     if (!index_.emplace(t.name, tensors_.size()).second)
       throw Error("tensor " + shown_name(t.name) + " occurs twice", path_);
@@ -276,8 +289,8 @@ const GgufFile::Value& GgufFile::require_scalar(std::string_view key) const {
 }
 
 void GgufFile::wrong_type(std::string_view key, const Value& value, const char* wanted) const {
-  throw Error("key " + shown_name(key) + " is " + (value.array ? "an array of " : "") + kValueNames[value.type] + ", not " +
-                  wanted,
+  throw Error("key " + shown_name(key) + " is " + (value.array ? "an array of " : "") +
+                  kValueNames[value.type] + ", not " + wanted,
               path_);
 }
 
@@ -309,7 +322,9 @@ double GgufFile::float_at(std::string_view key, const Value& value, int64_t i) c
 }
 
 int64_t GgufFile::get_int(std::string_view key) const { return int_at(key, require_scalar(key), 0); }
-int64_t GgufFile::get_int(std::string_view key, int64_t fallback) const { return has(key) ? get_int(key) : fallback; }
+int64_t GgufFile::get_int(std::string_view key, int64_t fallback) const {
+  return has(key) ? get_int(key) : fallback;
+}
 double GgufFile::get_float(std::string_view key) const { return float_at(key, require_scalar(key), 0); }
 double GgufFile::get_float(std::string_view key, double fallback) const {
   return has(key) ? get_float(key) : fallback;

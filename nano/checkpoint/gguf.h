@@ -21,11 +21,22 @@ namespace nano {
 
 // GGML block types that can be read; the number is the id in the file.
 enum class GgmlType : uint32_t {
-  f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13,
-  q6_k = 14, bf16 = 30
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  q2_k = 10,
+  q3_k = 11,
+  q4_k = 12,
+  q5_k = 13,
+  q6_k = 14,
+  bf16 = 30
 };
-const char* ggml_type_name(GgmlType type);   // "Q4_0"
-int64_t ggml_block_elems(GgmlType type);     // 1, 32 or 256
+const char* ggml_type_name(GgmlType type);  // "Q4_0"
+int64_t ggml_block_elems(GgmlType type);    // 1, 32 or 256
 int64_t ggml_block_bytes(GgmlType type);
 
 struct GgufTensor {
@@ -38,11 +49,11 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  explicit GgufFile(const std::string& path);                          // opens and checks everything
+  explicit GgufFile(const std::string& path);                           // opens and checks everything
   GgufFile(const uint8_t* data, size_t size, const std::string& name);  // over memory (tests, fuzzing)
 
   const std::string& path() const;
-  const std::vector<GgufTensor>& tensors() const;    // in file order; empty for a vocabulary-only file
+  const std::vector<GgufTensor>& tensors() const;  // in file order; empty for a vocabulary-only file
   const GgufTensor* find(std::string_view name) const;
   bool has(std::string_view key) const;
 
@@ -56,7 +67,7 @@ class GgufFile {
   std::string get_string(std::string_view key) const;
   std::string get_string(std::string_view key, std::string_view fallback) const;
   std::vector<std::string> get_strings(std::string_view key) const;
-  std::vector<int64_t> get_ints(std::string_view key) const;      // a scalar gives one element
+  std::vector<int64_t> get_ints(std::string_view key) const;  // a scalar gives one element
   std::vector<double> get_floats(std::string_view key) const;
   std::vector<bool> get_bools(std::string_view key) const;
   bool is_array(std::string_view key) const;
@@ -66,7 +77,7 @@ class GgufFile {
  private:
   // A value stays where it is in the file; it was walked once, so reading it again cannot run out of bounds.
   struct Value {
-    uint32_t type = 0;     // of the value, or of each element
+    uint32_t type = 0;  // of the value, or of each element
     bool array = false;
     int64_t count = 1;
     const uint8_t* data = nullptr;

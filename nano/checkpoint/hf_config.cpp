@@ -97,9 +97,11 @@ RopeConfig parse_rope(const json& object, double theta, const std::string& where
     if (!(rope.low_freq_factor > 0) || !(rope.high_freq_factor > rope.low_freq_factor))
       throw Error("RoPE scaling 'llama3' needs 0 < low_freq_factor < high_freq_factor", where);
   } else if (type != "default") {
-    throw Error("RoPE scaling " + shown_name(type) + " is not supported", where, "default, linear and llama3 are");
+    throw Error("RoPE scaling " + shown_name(type) + " is not supported", where,
+                "default, linear and llama3 are");
   }
-  if (f.number("partial_rotary_factor", 1.0) != 1.0) throw Error("'partial_rotary_factor' is not supported", where);
+  if (f.number("partial_rotary_factor", 1.0) != 1.0)
+    throw Error("'partial_rotary_factor' is not supported", where);
   return rope;
 }
 
@@ -111,7 +113,8 @@ void read_rope(const Fields& f, ModelConfig& c) {
   const double theta = f.number("rope_theta", gemma ? 1e6 : 1e4);
   const json* parameters = f.find("rope_parameters");
   const json* scaling = f.find("rope_scaling");
-  if (f.number("partial_rotary_factor", 1.0) != 1.0) throw Error("'partial_rotary_factor' is not supported", f.where);
+  if (f.number("partial_rotary_factor", 1.0) != 1.0)
+    throw Error("'partial_rotary_factor' is not supported", f.where);
   if (parameters && parameters->is_object() && parameters->contains("full_attention")) {
     c.rope = parse_rope((*parameters)["full_attention"], theta, f.where);
     c.rope_local = parameters->contains("sliding_attention")
@@ -166,18 +169,22 @@ void read_sizes(const Fields& f, ModelConfig& c) {
   c.V = gemma ? f.integer("vocab_size", 262208) : f.integer("vocab_size");
   c.H = gemma ? f.integer("num_attention_heads", 8) : f.integer("num_attention_heads");
   c.KVH = f.integer("num_key_value_heads", gemma ? 4 : c.H);
-  if (c.H < 1 || c.L < 1 || c.L > kMaxLayers) check_config(c, f.where);  // throws: before H divides and L counts
+  if (c.H < 1 || c.L < 1 || c.L > kMaxLayers)
+    check_config(c, f.where);  // throws: before H divides and L counts
   const int32_t default_dim = gemma ? 256 : c.architecture == "qwen3" ? 128 : 0;
   c.D = f.integer("head_dim", default_dim);
   if (c.D == 0 && c.C % c.H != 0)
-    throw Error("hidden_size " + std::to_string(c.C) + " is not a multiple of " + std::to_string(c.H) + " heads",
-                f.where);
+    throw Error(
+        "hidden_size " + std::to_string(c.C) + " is not a multiple of " + std::to_string(c.H) + " heads",
+        f.where);
   if (c.D == 0) c.D = c.C / c.H;
 }
 
 void read_position_limit(const Fields& f, ModelConfig& c) {
   const bool gemma = c.architecture == "gemma3";
-  c.max_position = f.integer("max_position_embeddings", gemma ? 131072 : c.architecture == "llama" ? 2048 : 32768);
+  c.max_position = f.integer("max_position_embeddings", gemma                       ? 131072
+                                                        : c.architecture == "llama" ? 2048
+                                                                                    : 32768);
   // As vLLM derives it: linear scaling stretches the limit, except for Gemma, whose files state the stretched one.
   if (!c.rope.llama3 && !gemma)
     c.max_position = int32_t(std::min(double(c.max_position) * c.rope.factor, double(INT32_MAX)));
@@ -185,17 +192,20 @@ void read_position_limit(const Fields& f, ModelConfig& c) {
 }
 
 Activation parse_activation(const Fields& f, bool gemma) {
-  const std::string name = f.text("hidden_activation", f.text("hidden_act", gemma ? "gelu_pytorch_tanh" : "silu").c_str());
+  const std::string name =
+      f.text("hidden_activation", f.text("hidden_act", gemma ? "gelu_pytorch_tanh" : "silu").c_str());
   if (name == "silu") return Activation::silu;
   if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  throw Error("activation " + shown_name(name) + " is not supported", f.where, "silu and gelu_pytorch_tanh are");
+  throw Error("activation " + shown_name(name) + " is not supported", f.where,
+              "silu and gelu_pytorch_tanh are");
 }
 
 DType parse_dtype(const Fields& f) {
   const std::string name = f.text("dtype", f.text("torch_dtype", "float32").c_str());
   for (DType t : {DType::f32, DType::f16, DType::bf16})
     if (name == dtype_name(t)) return t;
-  throw Error("element type " + shown_name(name) + " is not supported", f.where, "float32, float16 and bfloat16 are");
+  throw Error("element type " + shown_name(name) + " is not supported", f.where,
+              "float32, float16 and bfloat16 are");
 }
 
 void check_not_quantised(const Fields& f) {
@@ -223,7 +233,8 @@ void read_family(const Fields& f, ModelConfig& c) {
   const double scalar = gemma ? f.number("query_pre_attn_scalar", 256) : double(c.D);
   c.attention_scale = float(1.0 / std::sqrt(scalar));
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (f.number(key, 0) != 0) throw Error(std::string("'") + key + "' is set, which is not supported", f.where);
+    if (f.number(key, 0) != 0)
+      throw Error(std::string("'") + key + "' is set, which is not supported", f.where);
   if (f.boolean("use_bidirectional_attention", false))
     throw Error("'use_bidirectional_attention' is set: this is not a text generation model", f.where);
 }
@@ -254,8 +265,9 @@ ModelConfig parse_hf_config(const json& config, const std::string& where) {
   c.norm_eps = float(f.number("rms_norm_eps", 1e-6));
   c.tied = f.boolean("tie_word_embeddings", c.architecture == "gemma3");
   c.dtype = parse_dtype(f);
-  c.eos_ids = f.ids("eos_token_id");
-  const std::vector<int32_t> bos = f.ids("bos_token_id");
+  const Fields outer_first{config, f.inner, where};  // a nested text model may know only one of two ends
+  c.eos_ids = outer_first.ids("eos_token_id");
+  const std::vector<int32_t> bos = outer_first.ids("bos_token_id");
   if (!bos.empty()) c.bos_id = bos[0];
   check_config(c, where);
   return c;
@@ -275,7 +287,9 @@ ModelConfig read_hf_config(const std::string& path) {
     const std::string file = (beside / name).string();
     if (!std::filesystem::exists(file)) continue;
     const json q = parse_json(read_file(file), file);
-    const std::string guess = q.contains("w_bit") ? "awq" : q.contains("desc_act") ? "gptq" : "an unnamed method";
+    const std::string guess = q.contains("w_bit")      ? "awq"
+                              : q.contains("desc_act") ? "gptq"
+                                                       : "an unnamed method";
     throw Error("quantised with " + shown_name(guess) + ": not supported yet", file,
                 "use the unquantised checkpoint or a GGUF file");
   }

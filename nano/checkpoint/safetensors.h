@@ -25,7 +25,7 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   // nullptr when there is none; Error when it is there in an element type that nano cannot read.
   const Tensor* find(std::string_view name) const;
-  std::vector<std::string> names() const;  // of all tensors, readable or not
+  std::vector<std::string> names() const;                    // of all tensors, readable or not
   const MappedFile* mapping() const { return file_.get(); }  // nullptr over memory
 
  private:

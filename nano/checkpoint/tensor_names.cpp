@@ -26,23 +26,28 @@ struct LayerRow {
 
 constexpr LayerRow kLayer[] = {
     // name, gguf, hf, hf_sandwich, rows, columns, bias, when, rotary
-    {"attn_norm", "attn_norm", "input_layernorm", nullptr, Extent::hidden, Extent::none, Bias::never, When::always,
-     false},
-    {"q", "attn_q", "self_attn.q_proj", nullptr, Extent::queries, Extent::hidden, Bias::qkv, When::always, true},
+    {"attn_norm", "attn_norm", "input_layernorm", nullptr, Extent::hidden, Extent::none, Bias::never,
+     When::always, false},
+    {"q", "attn_q", "self_attn.q_proj", nullptr, Extent::queries, Extent::hidden, Bias::qkv, When::always,
+     true},
     {"k", "attn_k", "self_attn.k_proj", nullptr, Extent::keys, Extent::hidden, Bias::qkv, When::always, true},
-    {"v", "attn_v", "self_attn.v_proj", nullptr, Extent::keys, Extent::hidden, Bias::qkv, When::always, false},
-    {"o", "attn_output", "self_attn.o_proj", nullptr, Extent::hidden, Extent::queries, Bias::o, When::always, false},
-    {"q_norm", "attn_q_norm", "self_attn.q_norm", nullptr, Extent::head, Extent::none, Bias::never, When::qk_norm,
+    {"v", "attn_v", "self_attn.v_proj", nullptr, Extent::keys, Extent::hidden, Bias::qkv, When::always,
      false},
-    {"k_norm", "attn_k_norm", "self_attn.k_norm", nullptr, Extent::head, Extent::none, Bias::never, When::qk_norm,
+    {"o", "attn_output", "self_attn.o_proj", nullptr, Extent::hidden, Extent::queries, Bias::o, When::always,
      false},
-    {"post_attn_norm", "post_attention_norm", "post_attention_layernorm", nullptr, Extent::hidden, Extent::none,
-     Bias::never, When::sandwich, false},
-    {"ffn_norm", "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", Extent::hidden, Extent::none,
-     Bias::never, When::always, false},
-    {"gate", "ffn_gate", "mlp.gate_proj", nullptr, Extent::ffn, Extent::hidden, Bias::mlp, When::always, false},
+    {"q_norm", "attn_q_norm", "self_attn.q_norm", nullptr, Extent::head, Extent::none, Bias::never,
+     When::qk_norm, false},
+    {"k_norm", "attn_k_norm", "self_attn.k_norm", nullptr, Extent::head, Extent::none, Bias::never,
+     When::qk_norm, false},
+    {"post_attn_norm", "post_attention_norm", "post_attention_layernorm", nullptr, Extent::hidden,
+     Extent::none, Bias::never, When::sandwich, false},
+    {"ffn_norm", "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", Extent::hidden,
+     Extent::none, Bias::never, When::always, false},
+    {"gate", "ffn_gate", "mlp.gate_proj", nullptr, Extent::ffn, Extent::hidden, Bias::mlp, When::always,
+     false},
     {"up", "ffn_up", "mlp.up_proj", nullptr, Extent::ffn, Extent::hidden, Bias::mlp, When::always, false},
-    {"down", "ffn_down", "mlp.down_proj", nullptr, Extent::hidden, Extent::ffn, Bias::mlp, When::always, false},
+    {"down", "ffn_down", "mlp.down_proj", nullptr, Extent::hidden, Extent::ffn, Bias::mlp, When::always,
+     false},
     {"post_ffn_norm", "post_ffw_norm", "post_feedforward_layernorm", nullptr, Extent::hidden, Extent::none,
      Bias::never, When::sandwich, false},
 };
@@ -70,7 +75,8 @@ bool has_bias(const ModelConfig& c, Bias bias) {
 }
 
 bool present(const ModelConfig& c, When when) {
-  return when == When::always || (when == When::qk_norm && c.qk_norm) || (when == When::sandwich && c.sandwich_norms);
+  return when == When::always || (when == When::qk_norm && c.qk_norm) ||
+         (when == When::sandwich && c.sandwich_norms);
 }
 
 }  // namespace
@@ -83,8 +89,9 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& c) {
     for (const LayerRow& row : kLayer) {
       if (!present(c, row.when)) continue;
       const char* hf = c.sandwich_norms && row.hf_sandwich ? row.hf_sandwich : row.hf;
-      out.push_back({layer + "." + row.name, "blk." + layer + "." + row.gguf, "model.layers." + layer + "." + hf,
-                     extent(c, row.rows), extent(c, row.columns), has_bias(c, row.bias), row.rotary});
+      out.push_back({layer + "." + row.name, "blk." + layer + "." + row.gguf,
+                     "model.layers." + layer + "." + hf, extent(c, row.rows), extent(c, row.columns),
+                     has_bias(c, row.bias), row.rotary});
     }
   }
   out.push_back({"final_norm", "output_norm", "model.norm", c.C, 0, false, false});
@@ -96,16 +103,23 @@ void check_config(const ModelConfig& c, const std::string& where) {
   const struct {
     const char* what;
     int64_t value, limit;
-  } fields[] = {{"number of layers", c.L, kMaxLayers}, {"hidden size", c.C, 1 << 24},  {"feed-forward size", c.F, 1 << 26},
-                {"number of heads", c.H, 1 << 20}, {"number of key/value heads", c.KVH, 1 << 20},
-                {"head dimension", c.D, 1 << 16}, {"vocabulary size", c.V, 1 << 30}, {"maximum position", c.max_position, INT32_MAX}};
+  } fields[] = {{"number of layers", c.L, kMaxLayers},
+                {"hidden size", c.C, 1 << 24},
+                {"feed-forward size", c.F, 1 << 26},
+                {"number of heads", c.H, 1 << 20},
+                {"number of key/value heads", c.KVH, 1 << 20},
+                {"head dimension", c.D, 1 << 16},
+                {"vocabulary size", c.V, 1 << 30},
+                {"maximum position", c.max_position, INT32_MAX}};
   for (const auto& f : fields)
     if (f.value < 1 || f.value > f.limit)
-      throw Error(std::string(f.what) + " is " + std::to_string(f.value) + ", outside 1 … " + std::to_string(f.limit),
-                  where);
+      throw Error(
+          std::string(f.what) + " is " + std::to_string(f.value) + ", outside 1 … " + std::to_string(f.limit),
+          where);
   if (c.H % c.KVH != 0)
-    throw Error(std::to_string(c.H) + " heads are not a multiple of " + std::to_string(c.KVH) + " key/value heads",
-                where);
+    throw Error(
+        std::to_string(c.H) + " heads are not a multiple of " + std::to_string(c.KVH) + " key/value heads",
+        where);
   if (c.D % 2 != 0) throw Error("head dimension " + std::to_string(c.D) + " is odd: RoPE needs pairs", where);
   if (!(c.norm_eps > 0)) throw Error("the epsilon of RMSNorm must be positive", where);
   if (!(c.attention_scale > 0)) throw Error("the attention scale must be positive", where);
@@ -116,7 +130,8 @@ void check_config(const ModelConfig& c, const std::string& where) {
 void check_architecture(const std::string& architecture, const std::string& where) {
   for (const char* known : {"llama", "qwen2", "qwen3", "gemma3"})
     if (architecture == known) return;
-  throw Error("unsupported architecture " + shown_name(architecture), where, "known: llama, qwen2, qwen3, gemma3");
+  throw Error("unsupported architecture " + shown_name(architecture), where,
+              "known: llama, qwen2, qwen3, gemma3");
 }
 
 }  // namespace nano

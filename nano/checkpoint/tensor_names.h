@@ -12,11 +12,11 @@ namespace nano {
 
 // One matrix or norm vector of a model. The names in files lack the ending ".weight" (or ".bias").
 struct ModelTensor {
-  std::string name;        // "embed", "3.q", "3.attn_norm"
-  std::string gguf, hf;    // "blk.3.attn_q", "model.layers.3.self_attn.q_proj"
-  int64_t N = 0, K = 0;    // matrix [N, K]; K = 0: a vector of N
-  bool bias = false;       // a bias [N] belongs to it
-  bool rotary = false;     // q or k: its rows may be stored in another order (GGUF llama)
+  std::string name;      // "embed", "3.q", "3.attn_norm"
+  std::string gguf, hf;  // "blk.3.attn_q", "model.layers.3.self_attn.q_proj"
+  int64_t N = 0, K = 0;  // matrix [N, K]; K = 0: a vector of N
+  bool bias = false;     // a bias [N] belongs to it
+  bool rotary = false;   // q or k: its rows may be stored in another order (GGUF llama)
 };
 
 constexpr int32_t kMaxLayers = 10000;  // what a hostile file may make us count

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"  // Error, NANO_CHECK
 
@@ -13,7 +14,9 @@ const QuantLinear& Weights::linear(std::string_view name) const {
   return it->second;
 }
 
-bool Weights::has(std::string_view name) const { return linears_.count(name) != 0 || vectors_.count(name) != 0; }
+bool Weights::has(std::string_view name) const {
+  return linears_.count(name) != 0 || vectors_.count(name) != 0;
+}
 
 std::vector<float> Weights::vector(std::string_view name) const {
   auto it = vectors_.find(name);
@@ -23,11 +26,13 @@ std::vector<float> Weights::vector(std::string_view name) const {
 
 std::unique_ptr<Weights> open_weights(const std::string& path, bool dummy, uint64_t seed) {
   if (dummy) return open_dummy(path, seed);
-  if (std::filesystem::is_directory(path)) return open_hf(path);
+  std::error_code unreadable;  // then it is no directory for us, and opening the file says why
+  if (std::filesystem::is_directory(path, unreadable)) return open_hf(path);
   return open_gguf(path);
 }
 
 void expand_to_float32(Weights& weights) {
+  weights.quantization.clear();
   for (auto& [name, w] : weights.linears_) {
     auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(w.N) * size_t(w.K) * 4);
     // Straight into the bytes of a float array: a vector's storage is aligned for any type.

@@ -28,8 +28,8 @@ class Weights {
   std::string quantization;                 // "" = none, "gguf", later "gptq", "awq", …
   std::vector<std::string> unused_tensors;  // in the file but not in the model: warned about by name
 
-  // The matrix of that name (bias included); Error naming the tensor in the file's own words when it is missing
-  // or has the wrong shape.
+  // The matrix of that name, bias included. REQUIRES: has(name). What the config asks for is there and has the right
+  // shape: opening refuses everything else, in the file's own names.
   const QuantLinear& linear(std::string_view name) const;
   bool has(std::string_view name) const;
   // A vector (norm weight) as float32; for Gemma in HF form already 1 + w.
@@ -50,7 +50,8 @@ std::unique_ptr<Weights> open_hf(const std::string& directory);
 std::unique_ptr<Weights> open_dummy(const std::string& path, uint64_t seed);
 
 // `path`: a .gguf file (told by its first bytes, not its name), a Hugging Face directory, or with `dummy` also a
-// config.json alone: seeded random weights. Error: unknown architecture lists the known ones; a quantised
+// config.json alone: seeded random weights. A tied config wins over an output matrix in the file (Hugging Face), which
+// is then listed as unused unless it equals the embedding. Error: unknown architecture lists the known ones; a quantised
 // Hugging Face checkpoint names its method.
 std::unique_ptr<Weights> open_weights(const std::string& path, bool dummy, uint64_t seed);
 // Only the config: for `info --config`.

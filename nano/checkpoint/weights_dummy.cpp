@@ -1,6 +1,7 @@
 // Random weights in the shape of a config (--load-format dummy): speed and memory of a 7B model without its files.
 #include <array>
 #include <filesystem>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -26,7 +27,8 @@ uint64_t mix(uint64_t x) {
 template <class T>
 std::array<T, 1021> value_table(DType dtype) {
   std::array<T, 1021> table;
-  for (int sum = 0; sum <= 1020; ++sum) store_f32(table.data(), dtype, sum, float(sum - 510) * (0.02f / 147.8f));
+  for (int sum = 0; sum <= 1020; ++sum)
+    store_f32(table.data(), dtype, sum, float(sum - 510) * (0.02f / 147.8f));
   return table;
 }
 
@@ -64,7 +66,8 @@ class DummyWeights : public Weights {
  private:
   void check_memory(const std::vector<ModelTensor>& tensors, const std::string& where) const {
     double bytes = 0;
-    for (const ModelTensor& t : tensors) bytes += double(t.N) * double(t.K) * double(dtype_bytes(config.dtype));
+    for (const ModelTensor& t : tensors)
+      bytes += double(t.N) * double(t.K) * double(dtype_bytes(config.dtype));
     const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
     if (bytes > memory)
       throw Error("random weights of this config need " + std::to_string(int64_t(bytes / 1e9)) +
@@ -75,9 +78,11 @@ class DummyWeights : public Weights {
   QuantLinear random_matrix(const ModelTensor& t, uint64_t seed, uint32_t matrix) const {
     auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(t.N * t.K * dtype_bytes(config.dtype)));
     if (config.dtype == DType::f32) {
-      fill(reinterpret_cast<uint32_t*>(bytes->data()), t.N, t.K, seed, matrix, value_table<uint32_t>(config.dtype));
+      fill(reinterpret_cast<uint32_t*>(bytes->data()), t.N, t.K, seed, matrix,
+           value_table<uint32_t>(config.dtype));
     } else {
-      fill(reinterpret_cast<uint16_t*>(bytes->data()), t.N, t.K, seed, matrix, value_table<uint16_t>(config.dtype));
+      fill(reinterpret_cast<uint16_t*>(bytes->data()), t.N, t.K, seed, matrix,
+           value_table<uint16_t>(config.dtype));
     }
     QuantLinear w = describe_dense(t.name, bytes->data(), config.dtype, t.N, t.K);
     w.owned = std::move(bytes);
@@ -90,7 +95,9 @@ class DummyWeights : public Weights {
 
 std::unique_ptr<Weights> open_dummy(const std::string& path, uint64_t seed) {
   namespace fs = std::filesystem;
-  const std::string config = fs::is_directory(path) ? (fs::path(path) / "config.json").string() : path;
+  std::error_code unreadable;
+  const std::string config =
+      fs::is_directory(path, unreadable) ? (fs::path(path) / "config.json").string() : path;
   return std::make_unique<DummyWeights>(config, seed);
 }
 

@@ -20,13 +20,16 @@ int32_t small_int(const GgufFile& file, const std::string& key, int64_t value) {
     throw Error("key " + shown_name(key) + " is " + std::to_string(value) + ", out of range", file.path());
   return int32_t(value);
 }
-int32_t need_int(const GgufFile& file, const std::string& key) { return small_int(file, key, file.get_int(key)); }
+int32_t need_int(const GgufFile& file, const std::string& key) {
+  return small_int(file, key, file.get_int(key));
+}
 
 // head_count may be given per layer; one number for all is what nano supports.
 int32_t uniform_int(const GgufFile& file, const std::string& key) {
   const std::vector<int64_t> values = file.get_ints(key);
   if (values.empty() || std::any_of(values.begin(), values.end(), [&](int64_t v) { return v != values[0]; }))
-    throw Error("key " + shown_name(key) + " differs from layer to layer, which is not supported", file.path());
+    throw Error("key " + shown_name(key) + " differs from layer to layer, which is not supported",
+                file.path());
   return small_int(file, key, values[0]);
 }
 
@@ -46,10 +49,12 @@ void read_rope(const GgufFile& file, const std::string& prefix, ModelConfig& c) 
   const GgufTensor* divisors = file.find("rope_freqs.weight");
   if (!divisors) return;
   if (divisors->type != GgmlType::f32 || divisors->shape != std::vector<int64_t>{c.D / 2})
-    throw Error("tensor 'rope_freqs.weight' is not " + std::to_string(c.D / 2) + " float32 values", file.path());
+    throw Error("tensor 'rope_freqs.weight' is not " + std::to_string(c.D / 2) + " float32 values",
+                file.path());
   for (int64_t i = 0; i < c.D / 2; ++i) {
     const float divisor = load_f32(divisors->data, DType::f32, i);
-    if (!(divisor > 0)) throw Error("tensor 'rope_freqs.weight' holds a value that is not positive", file.path());
+    if (!(divisor > 0))
+      throw Error("tensor 'rope_freqs.weight' holds a value that is not positive", file.path());
     c.rope.freq_divisors.push_back(divisor);
   }
 }
@@ -82,8 +87,8 @@ void read_gemma3(const GgufFile& file, const std::string& prefix, ModelConfig& c
 }
 
 bool is_end_text(std::string_view text) {
-  for (const char* end : {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-                          "<|eom_id|>", "<EOT>", "</s>", "<eos>"})
+  for (const char* end : {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+                          "<|end_of_text|>", "<|eom_id|>", "<EOT>", "</s>", "<eos>"})
     if (text == end) return true;
   return false;
 }
@@ -115,13 +120,15 @@ ModelConfig read_config(const GgufFile& file) {
   c.C = need_int(file, prefix + "embedding_length");
   c.F = uniform_int(file, prefix + "feed_forward_length");
   c.H = uniform_int(file, prefix + "attention.head_count");
-  c.KVH = file.has(prefix + "attention.head_count_kv") ? uniform_int(file, prefix + "attention.head_count_kv") : c.H;
+  c.KVH = file.has(prefix + "attention.head_count_kv") ? uniform_int(file, prefix + "attention.head_count_kv")
+                                                       : c.H;
   if (c.H < 1) throw Error("key " + shown_name(prefix + "attention.head_count") + " is 0", file.path());
-  c.D = small_int(file, prefix + "attention.key_length", file.get_int(prefix + "attention.key_length", c.C / c.H));
+  c.D = small_int(file, prefix + "attention.key_length",
+                  file.get_int(prefix + "attention.key_length", c.C / c.H));
   const int64_t value_length = file.get_int(prefix + "attention.value_length", c.D);
   if (value_length != c.D)
-    throw Error("keys of length " + std::to_string(c.D) + " and values of length " + std::to_string(value_length) +
-                    " differ, which is not supported",
+    throw Error("keys of length " + std::to_string(c.D) + " and values of length " +
+                    std::to_string(value_length) + " differ, which is not supported",
                 file.path());
   c.max_position = need_int(file, prefix + "context_length");
   c.max_position_scaled = true;
@@ -148,7 +155,9 @@ void complete_config(const GgufFile& file, ModelConfig& c) {
   c.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
   c.o_bias = file.find("blk.0.attn_output.bias") != nullptr;
   c.mlp_bias = file.find("blk.0.ffn_down.bias") != nullptr;
-  c.dtype = embed->type == GgmlType::f32 ? DType::f32 : embed->type == GgmlType::bf16 ? DType::bf16 : DType::f16;
+  c.dtype = embed->type == GgmlType::f32    ? DType::f32
+            : embed->type == GgmlType::bf16 ? DType::bf16
+                                            : DType::f16;
 }
 
 Source source_of(GgmlType type) {
@@ -163,7 +172,9 @@ Source source_of(GgmlType type) {
     case GgmlType::q4_k: return Source::q4_k;
     case GgmlType::q5_k: return Source::q5_k;
     case GgmlType::q6_k: return Source::q6_k;
-    case GgmlType::f32: case GgmlType::f16: case GgmlType::bf16: return Source::dense;
+    case GgmlType::f32:
+    case GgmlType::f16:
+    case GgmlType::bf16: return Source::dense;
   }
   return Source::dense;
 }
@@ -171,7 +182,9 @@ Source source_of(GgmlType type) {
 QuantLinear describe(const GgufTensor& t, int64_t N, int64_t K) {
   if (source_of(t.type) != Source::dense)
     return describe_blocks(t.name, t.data, t.bytes, source_of(t.type), N, K);
-  const DType dtype = t.type == GgmlType::f32 ? DType::f32 : t.type == GgmlType::f16 ? DType::f16 : DType::bf16;
+  const DType dtype = t.type == GgmlType::f32   ? DType::f32
+                      : t.type == GgmlType::f16 ? DType::f16
+                                                : DType::bf16;
   return describe_dense(t.name, t.data, dtype, N, K);
 }
 
@@ -199,8 +212,8 @@ class GgufWeights : public Weights {
                   fused ? "the fused tensor " + shown_name(fused_name(name)) + " is not supported" : "");
     }
     if (t->shape != shape)
-      throw Error("tensor " + shown_name(name) + " has shape " + shape_text(t->shape) + ", but the keys ask for " +
-                      shape_text(shape),
+      throw Error("tensor " + shown_name(name) + " has shape " + shape_text(t->shape) +
+                      ", but the keys ask for " + shape_text(shape),
                   file_.path());
     used_.insert(name);
     return *t;
@@ -213,7 +226,8 @@ class GgufWeights : public Weights {
   std::vector<float> take_vector(const std::string& name, int64_t N) {
     const GgufTensor& t = take(name, {N});
     const QuantLinear row = describe(t, 1, N);
-    if (row.source != Source::dense) throw Error("vector " + shown_name(name) + " is quantised", file_.path());
+    if (row.source != Source::dense)
+      throw Error("vector " + shown_name(name) + " is quantised", file_.path());
     std::vector<float> out(static_cast<size_t>(N));
     decode_rows(row, 0, 1, out.data());
     return out;

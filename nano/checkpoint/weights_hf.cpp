@@ -29,7 +29,9 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     if (!item.value().is_string()) throw Error("tensor " + shown_name(item.key()) + " is in no file", path);
     const std::string file = item.value().get<std::string>();
     if (file.empty() || file.find('/') != file.npos || file == "..")
-      throw Error("tensor " + shown_name(item.key()) + " lies in " + shown_name(file) + ", which is not a plain file name", path);
+      throw Error("tensor " + shown_name(item.key()) + " lies in " + shown_name(file) +
+                      ", which is not a plain file name",
+                  path);
     out[item.key()] = file;
   }
   return out;
@@ -61,7 +63,8 @@ class HfWeights : public Weights {
     const std::string index = single.string() + ".index.json";
     if (fs::exists(single) || !fs::exists(index)) {
       if (!fs::exists(single) && fs::exists(fs::path(directory_) / "pytorch_model.bin"))
-        throw Error("the weights are a pickle, which is not supported", directory_, "convert them to safetensors");
+        throw Error("the weights are a pickle, which is not supported", directory_,
+                    "convert them to safetensors");
       add_shard(single.string());
       return;
     }
@@ -72,7 +75,9 @@ class HfWeights : public Weights {
     for (const auto& [name, file] : map) {
       auto it = where_.find(name);
       if (it == where_.end() || fs::path(it->second->path()).filename() != file)
-        throw Error("tensor " + shown_name(name) + " is not in " + shown_name(file) + ", where the index puts it", index);
+        throw Error(
+            "tensor " + shown_name(name) + " is not in " + shown_name(file) + ", where the index puts it",
+            index);
     }
   }
 
@@ -105,8 +110,8 @@ class HfWeights : public Weights {
                   plain_name == "lm_head.weight" ? "config.json says that tie_word_embeddings is false" : "");
     const Tensor& t = *it->second->find(name);
     if (t.shape != shape)
-      throw Error("tensor " + shown_name(name) + " has shape " + shape_text(t.shape) + ", but config.json asks for " +
-                      shape_text(shape),
+      throw Error("tensor " + shown_name(name) + " has shape " + shape_text(t.shape) +
+                      ", but config.json asks for " + shape_text(shape),
                   it->second->path());
     used_.insert(name);
     return t;
@@ -143,7 +148,8 @@ class HfWeights : public Weights {
   }
 
   void note_unused() {
-    constexpr std::string_view kOldRope = ".rotary_emb.inv_freq";  // old exports store what the config implies
+    constexpr std::string_view kOldRope =
+        ".rotary_emb.inv_freq";  // old exports store what the config implies
     for (const auto& [name, shard] : where_) {
       const bool old_rope = name.size() > kOldRope.size() &&
                             name.compare(name.size() - kOldRope.size(), kOldRope.size(), kOldRope) == 0;
@@ -160,6 +166,8 @@ class HfWeights : public Weights {
 
 }  // namespace
 
-std::unique_ptr<Weights> open_hf(const std::string& directory) { return std::make_unique<HfWeights>(directory); }
+std::unique_ptr<Weights> open_hf(const std::string& directory) {
+  return std::make_unique<HfWeights>(directory);
+}
 
 }  // namespace nano

@@ -17,7 +17,8 @@ std::string shape_text(int64_t N, int64_t K) {
 }
 
 // Σ bytes of N rows; Error instead of a wrapped product.
-void check_extent(const std::string& name, int64_t N, int64_t K, int64_t bytes_per_unit, int64_t units_per_row) {
+void check_extent(const std::string& name, int64_t N, int64_t K, int64_t bytes_per_unit,
+                  int64_t units_per_row) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   if (N <= 0 || K <= 0) throw Error("matrix of shape " + shape_text(N, K) + " is empty", name);
   if (units_per_row > kMax / bytes_per_unit || units_per_row * bytes_per_unit > kMax / N)
@@ -113,8 +114,8 @@ double bits_per_weight(const QuantLinear& w) { return double(w.row_bytes) * 8.0 
 
 QuantLinear describe_dense(std::string name, const void* data, DType dtype, int64_t N, int64_t K) {
   if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)
-    throw Error(std::string("elements of type ") + dtype_name(dtype) + " are not supported in a dense matrix", name,
-                "float32, float16 or bfloat16");
+    throw Error(std::string("elements of type ") + dtype_name(dtype) + " are not supported in a dense matrix",
+                name, "float32, float16 or bfloat16");
   check_extent(name, N, K, dtype_bytes(dtype), K);
   QuantLinear w;
   w.name = std::move(name);
@@ -130,8 +131,8 @@ QuantLinear describe_blocks(std::string name, const uint8_t* data, int64_t bytes
   const BlockFormat& f = block_format(source);
   check_extent(name, N, K, f.bytes, K / f.elems + 1);
   if (K % f.elems != 0)
-    throw Error("rows of " + std::to_string(K) + " elements are not a multiple of the " + f.name + " block of " +
-                    std::to_string(f.elems),
+    throw Error("rows of " + std::to_string(K) + " elements are not a multiple of the " + f.name +
+                    " block of " + std::to_string(f.elems),
                 name, "the file is damaged or was quantised by a broken tool");
   const int64_t row_bytes = K / f.elems * f.bytes;
   if (bytes < N * row_bytes)

@@ -24,14 +24,31 @@ namespace nano {
 // How a row lies in the file. One value per file format; everything that depends on it is in quant/*.cpp.
 enum class Source : uint8_t {
   dense,  // row-major floats: f32, f16, bf16 (later: e4m3)
-  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k,  // GGML blocks
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,  // GGML blocks
 };
 
 enum class Offset : uint8_t { none, integer, minimum };
-enum class ActivationScheme : uint8_t { none, int8_per32, int8_per_token, int8_static, fp8_static, fp8_token, fp8_group128 };
+enum class ActivationScheme : uint8_t {
+  none,
+  int8_per32,
+  int8_per_token,
+  int8_static,
+  fp8_static,
+  fp8_token,
+  fp8_group128
+};
 
 struct QuantLinear {
-  std::string name;         // of the tensor, for messages and the ledger
+  std::string name;  // of the tensor, for messages and the ledger
   int64_t N = 0, K = 0;
   Source source = Source::dense;
   const uint8_t* data = nullptr;  // [N, row_bytes]: rows as in the file
@@ -41,15 +58,17 @@ struct QuantLinear {
   // 0 = as in the file, else the head dimension D: file_row(h·D + b·D/2 + i) = h·D + 2i + b  (b in {0,1}).
   int64_t rope_interleaved_dim = 0;
 
-  int bits = 0;             // width of a code: 2, 3, 4, 5, 6, 8; 0 for dense (then `dtype` says)
-  bool code_signed = false; // codes as int8 (q8_0) or as 0 … 2^bits − 1
-  DType dtype = DType::f32; // dense: of the elements; quantised: of the (super-)scale
-  int64_t group = 0;        // elements of K per scale: 16 or 32 here; 0 for dense
-  int64_t super_group = 0;  // elements of K per super-scale: 256; 0 = one-level
+  int bits = 0;              // width of a code: 2, 3, 4, 5, 6, 8; 0 for dense (then `dtype` says)
+  bool code_signed = false;  // codes as int8 (q8_0) or as 0 … 2^bits − 1
+  DType dtype = DType::f32;  // dense: of the elements; quantised: of the (super-)scale
+  int64_t group = 0;         // elements of K per scale: 16 or 32 here; 0 for dense
+  int64_t super_group = 0;   // elements of K per super-scale: 256; 0 = one-level
   Offset offset = Offset::none;
-  int32_t zero = 0;         // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32)
+  int32_t zero =
+      0;  // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32)
   std::vector<float> bias;  // [N] or empty
-  std::span<const int32_t> permutation;  // input k of the matrix reads x[permutation[k]]; empty = none (GPTQ act-order)
+  std::span<const int32_t>
+      permutation;  // input k of the matrix reads x[permutation[k]]; empty = none (GPTQ act-order)
   ActivationScheme activations = ActivationScheme::none;
   std::shared_ptr<std::vector<uint8_t>> owned;  // bytes that are in no file (random or expanded weights)
 
@@ -76,7 +95,8 @@ struct RowParts {
   int8_t* sub_scale = nullptr;
   uint8_t* sub_minimum = nullptr;
 };
-void read_row(const QuantLinear& w, int64_t n, const RowParts& out);  // null members are skipped; not for dense
+void read_row(const QuantLinear& w, int64_t n,
+              const RowParts& out);  // null members are skipped; not for dense
 
 // Rows [begin, begin + count) as float32 into out [count, K], rounded as the owning tool rounds
 // (gguf-py's dequantize): bit-exact against its SHA-256.

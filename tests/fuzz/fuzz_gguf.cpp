@@ -1,0 +1,38 @@
+// Any bytes as a GGUF file: an Error or values that can all be read.
+#include <cstddef>
+#include <cstdint>
+
+#include "base/error.h"       // Error
+#include "checkpoint/gguf.h"  // GgufFile
+
+namespace {
+
+template <class F>
+void tolerate(F f) {
+  try {
+    f();
+  } catch (const nano::Error&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tolerate([&] {
+    const nano::GgufFile file(data, size, "fuzz.gguf");
+    uint64_t sum = 0;
+    for (const nano::GgufTensor& t : file.tensors()) sum += t.data[0] + t.data[t.bytes - 1];
+    for (const std::string& key : file.keys()) {
+      tolerate([&] { sum += uint64_t(file.get_int(key)); });
+      tolerate([&] { sum += file.get_float(key) > 0; });
+      tolerate([&] { sum += file.get_bool(key, false); });
+      tolerate([&] { sum += file.get_strings(key).size(); });
+      tolerate([&] { sum += file.get_ints(key).size(); });
+      tolerate([&] { sum += file.get_floats(key).size(); });
+      tolerate([&] { sum += file.get_bools(key).size(); });
+    }
+    volatile uint64_t keep = sum;  // so that the reads are not optimised away
+    (void)keep;
+  });
+  return 0;
+}
