@@ -1,0 +1,69 @@
+// Byte-pair encoding: a piece of text starts as single symbols, and the best pair of neighbours is merged until
+// no merge is left. Two kinds of model differ only in what "best" means (BpeModel here, SentencePieceModel).
+// Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace nano {
+
+struct Symbol {
+  int32_t id;         // -1: not in the vocabulary
+  size_t begin, end;  // bytes of the piece
+};
+struct Merge {
+  double cost;  // the cheapest pair is merged first, the leftmost among equals
+  int32_t id;   // of the joined symbol
+};
+using FindMerge = std::function<std::optional<Merge>(const Symbol& left, const Symbol& right)>;
+
+// O(n log n) in the number of symbols, also for a megabyte of "a": a heap of candidate pairs over a linked list.
+void merge_symbols(std::vector<Symbol>& symbols, const FindMerge& find);
+
+// GPT-2's byte-level alphabet: each byte has a printable stand-in in token texts ("Ġ" for a space).
+// The bytes behind a token's text; nothing if a character is not a stand-in.
+std::optional<std::string> bytes_of_stand_ins(std::string_view text);
+
+// The token that stands for one byte in vocabularies with byte fallback: "<0x0A>". -1: not of this form.
+int byte_of_token(std::string_view token);
+
+// Merges listed by rank: GPT-2, Llama-3, Qwen, SmolLM (symbols are bytes), Gemma (symbols are characters, those
+// not in the vocabulary are spelt as byte tokens or become unk).
+class BpeModel {
+ public:
+  struct Options {
+    bool byte_level = true;
+    bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+    bool byte_fallback = false;
+    bool fuse_unk = false;  // neighbouring unknown characters give one unk
+    int32_t unk_id = -1;    // -1: unknown characters are dropped, as the reference does
+  };
+  explicit BpeModel(Options options);
+  // `text` as in the file. A special token takes part in merges but is never found in a text as it stands.
+  void add_token(int32_t id, const std::string& text, bool special);
+  void add_merge(const std::string& left,
+                 const std::string& right);  // in order of rank; Error: no such token
+
+  void encode(std::string_view piece, std::vector<int32_t>& ids) const;
+
+ private:
+  std::vector<Symbol> split_into_symbols(std::string_view piece) const;
+  bool spell_as_bytes(std::string_view character, size_t begin, std::vector<Symbol>& symbols) const;
+  int32_t find(std::string_view bytes) const;
+
+  Options options_;
+  std::unordered_map<std::string, int32_t> ids_by_text_;   // as in the file
+  std::unordered_map<std::string, int32_t> ids_by_bytes_;  // as in the text to encode
+  std::unordered_map<uint64_t, Merge> merges_;             // (left id, right id) →
+  int32_t num_merges_ = 0;                                 // in the file: the next rank
+  std::array<int32_t, 256> byte_tokens_;                   // "<0x00>" …, -1 if missing
+};
+
+}  // namespace nano

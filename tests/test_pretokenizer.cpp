@@ -1,0 +1,117 @@
+#include "catch.h"
+
+#include "base/error.h"         // Error
+#include "text/normalizer.h"    // Normalizer
+#include "text/pretokenizer.h"  // Pretokenizer
+
+using namespace nano;
+
+namespace {
+
+using Pieces = std::vector<std::string>;
+
+Pieces by_name(const std::string& name, const std::string& text) {
+  return pretokenizer_by_name(name).split(text, true);
+}
+
+Pieces split(const std::string& text, SplitBehavior behavior, bool invert = false) {
+  Pretokenizer p;
+  p.add_split(Regex("-"), behavior, invert);
+  return p.split(text, true);
+}
+
+}  // namespace
+
+TEST_CASE("T3 each rule cuts digits its own way, and an unknown rule is refused") {
+  CHECK(by_name("llama-bpe", "12345") == Pieces{"123", "45"});
+  CHECK(by_name("qwen2", "12345") == Pieces{"1", "2", "3", "4", "5"});
+  CHECK(by_name("smollm", " 123") == Pieces{" ", "1", "2", "3"});
+  CHECK(by_name("gpt-2", "x 12345") == Pieces{"x", " 12345"});
+  CHECK(by_name("llama-bpe", "٠١٢٣½") == Pieces{"٠١٢", "٣½"});  // \p{N} beyond ASCII
+  CHECK(by_name("smollm", "²x") == Pieces{"²", "x"});
+  CHECK_THROWS_AS(pretokenizer_by_name("gpt2"), Error);
+  CHECK_THROWS_AS(pretokenizer_by_name(""), Error);
+}
+
+TEST_CASE("contractions, line ends and trailing spaces") {
+  CHECK(by_name("llama-bpe", "DON'T") == Pieces{"DON", "'T"});
+  CHECK(by_name("gpt-2", "DON'T don't") == Pieces{"DON", "'", "T", " don", "'t"});
+  CHECK(by_name("llama-bpe", "a.\r\n\r\nb") == Pieces{"a", ".\r\n\r\n", "b"});
+  CHECK(by_name("gpt-2", "a   b  ") == Pieces{"a", "  ", " b", "  "});
+  CHECK(by_name("qwen2", "  \n x") == Pieces{"  \n", " x"});
+}
+
+TEST_CASE("white space is Unicode's: U+0085 is, U+180E is not") {
+  CHECK(by_name("gpt-2", "\u180e!") == Pieces{"\u180e!"});
+  CHECK(by_name("gpt-2", "\u0085!") == Pieces{"\u0085", "!"});
+}
+
+TEST_CASE("the five behaviours of Split, plain and inverted") {
+  using B = SplitBehavior;
+  CHECK(split("a--b-", B::isolated) == Pieces{"a", "-", "-", "b", "-"});
+  CHECK(split("a--b-", B::removed) == Pieces{"a", "b"});
+  CHECK(split("a--b-", B::merged_with_previous) == Pieces{"a-", "-", "b-"});
+  CHECK(split("a--b-", B::merged_with_next) == Pieces{"a", "-", "-b", "-"});
+  CHECK(split("a--b-", B::contiguous) == Pieces{"a", "--", "b", "-"});
+  CHECK(split("a--b-", B::removed, true) == Pieces{"-", "-", "-"});
+  CHECK(split("a--b-", B::merged_with_next, true) == Pieces{"a-", "-", "b-"});
+  CHECK(split("", B::isolated) == Pieces{});
+}
+
+TEST_CASE("metaspace and the leading space of ByteLevel") {
+  Pretokenizer first, always, never, byte_level;
+  first.add_metaspace("▁", Pretokenizer::Prepend::first);
+  always.add_metaspace("▁", Pretokenizer::Prepend::always);
+  never.add_metaspace("▁", Pretokenizer::Prepend::never);
+  byte_level.add_leading_space();
+  CHECK(first.split("a b", true) == Pieces{"▁a▁b"});
+  CHECK(first.split("a b", false) == Pieces{"a▁b"});
+  CHECK(always.split("a b", false) == Pieces{"▁a▁b"});
+  CHECK(always.split(" a", true) == Pieces{"▁a"});  // there is one already
+  CHECK(never.split("a b", true) == Pieces{"a▁b"});
+  CHECK(byte_level.split("a", false) == Pieces{" a"});
+  CHECK(byte_level.split(" a", true) == Pieces{" a"});
+}
+
+TEST_CASE("a pattern that matches nothing, or nothing but empty text, ends") {
+  Pretokenizer p;
+  p.add_split(Regex("x*"), SplitBehavior::isolated, false);
+  CHECK(p.split("éxxa", true) == Pieces{"é", "xx", "a"});
+  Pretokenizer look;
+  look.add_split(Regex("(?=a)"), SplitBehavior::isolated, false);
+  CHECK(look.split("bab", true) == Pieces{"b", "ab"});
+}
+
+TEST_CASE("a pattern that would take for ever is an error, and so is one that does not compile") {
+  Pretokenizer p;
+  p.add_split(Regex("(a|aa|aaa)+$"), SplitBehavior::isolated, false);
+  CHECK_THROWS_AS(p.split(std::string(200, 'a') + "b", true), Error);
+  CHECK_THROWS_AS(Regex("(unclosed"), Error);
+  CHECK_THROWS_AS(Regex(std::string(100'000, 'a')), Error);
+  CHECK_THROWS_AS(Regex("a\\Cb"), Error);  // would cut characters
+}
+
+TEST_CASE("NFC composes, and refuses absurd runs of marks") {
+  Normalizer n;
+  n.add_nfc();
+  CHECK(n.normalize("e\u0301") == "\u00e9");
+  CHECK(n.normalize("a\u0323\u0302") == "\u1ead");
+  CHECK(n.normalize("a\u0302\u0323") == "\u1ead");  // marks in the other order
+  CHECK(n.normalize("\u1112\u1161\u11ab") == "한");
+  CHECK(n.normalize(std::string("a\0b", 3)) == std::string("a\0b", 3));
+  CHECK(n.normalize("") == "");
+  std::string marks;
+  for (int i = 0; i < 2000; ++i) marks += i % 2 ? "\u0301" : "\u0323";
+  CHECK_THROWS_AS(n.normalize("a" + marks), Error);
+}
+
+TEST_CASE("replacing and prepending") {
+  Normalizer n;
+  n.add_prepend("▁");
+  n.add_replace(Regex::literal(" "), "▁");
+  CHECK(n.normalize("a b") == "▁a▁b");
+  CHECK(n.normalize("") == "");
+  Normalizer dots;
+  dots.add_replace(Regex::literal("."), "\\1");
+  CHECK(dots.normalize("a.b") == "a\\1b");  // neither side is a pattern
+}
