@@ -80,9 +80,10 @@ using DotBlock = void (*)(float*, const uint8_t*, const QuantizedRows&, int64_t,
 
 // [format][log2 of the rows]
 template <int... FORMAT>
-constexpr std::array<std::array<DotBlock, 4>, sizeof...(FORMAT)> dot_table(std::integer_sequence<int, FORMAT...>) {
-  return {{{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>,
-            dot_block<FORMAT, kMaxRows == 8 ? 8 : 4>}...}};
+constexpr std::array<std::array<DotBlock, 4>, sizeof...(FORMAT)> dot_table(
+    std::integer_sequence<int, FORMAT...>) {
+  return {{{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>, dot_block < FORMAT,
+            kMaxRows == 8 ? 8 : 4 > }...}};
 }
 constexpr auto kDotBlocks = dot_table(std::make_integer_sequence<int, kFirstDense>());
 
@@ -95,14 +96,12 @@ struct TileSums {
 };
 TileSums quantize_tile(int8_t* q, const float* x) {
   I most = set_i(0);
-  for (int i = 0; i < kTile; i += kLanes) most = max_i(most, bit_and(bits_of(load(x + i)), set_i(0x7fffffff)));
+  for (int i = 0; i < kTile; i += kLanes)
+    most = max_i(most, bit_and(bits_of(load(x + i)), set_i(0x7fffffff)));
   // Compared as integers the largest magnitude is exact, whatever the order; NaN is above infinity.
   const float largest = bits_f32(uint32_t(max_lane(most)));
-  if (!(largest < INFINITY)) {  // so that the output shows it
-    std::fill_n(q, kTile, int8_t(0));
-    return {NAN, {0, 0}};
-  }
-  // Below 1e-30 the inverse would overflow: such inputs count as zero.
+  // Below 1e-30 the inverse would overflow: such inputs count as zero. NaN or infinity stays in the scale, so the
+  // output shows it.
   const float scale = largest / 127.0f, inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
   for (int i = 0; i < kTile; i += kLanes) store_i8(q + i, round_to_i(mul(load(x + i), set(inverse))));
   TileSums out{scale, {0, 0}};
@@ -113,8 +112,8 @@ TileSums quantize_tile(int8_t* q, const float* x) {
 
 }  // namespace
 
-void quantize_rows(const QuantizedRows& out, const float* x, int64_t row0, int64_t rows, int64_t total_rows, int64_t K,
-                   const bool has_unit[2]) {
+void quantize_rows(const QuantizedRows& out, const float* x, int64_t row0, int64_t rows, int64_t total_rows,
+                   int64_t K, const bool has_unit[2]) {
   const int64_t tiles = K / kTile;
   for (int64_t m = row0, R; m < row0 + rows; m += R) {
     R = block_rows(m, total_rows);
@@ -137,13 +136,15 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t row0, int64
   }
 }
 
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t row0, int64_t rows, int64_t total_rows, int64_t K) {
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t row0, int64_t rows, int64_t total_rows,
+               int64_t K) {
   const uint8_t* w = ref.part->panel_data + ref.panel * ref.part->panel_bytes;
   // Hardware prefetch alone leaves 40 % of the bandwidth unused. Later blocks find the panel in the cache.
   int64_t prefetch = 4096;
   for (int64_t m = row0, R; m < row0 + rows; m += R, prefetch = 0) {
     R = block_rows(m, total_rows);
-    kDotBlocks[size_t(ref.part->format)][size_t(log2_of(R))](ref.acc + (m - row0) * kLanes, w, x, m, K, prefetch);
+    kDotBlocks[size_t(ref.part->format)][size_t(log2_of(R))](ref.acc + (m - row0) * kLanes, w, x, m, K,
+                                                             prefetch);
   }
 }
 

@@ -106,9 +106,14 @@ void fma_block(float* const* acc, const float* weights, const float* x, int64_t 
   }
 }
 
+// By log2 of the rows. (A table also because GCC 12 compiles a chain of ?: over these wrongly.)
+constexpr void (*kFmaBlocks[])(float* const*, const float*, const float*, int64_t, int64_t) = {
+    fma_block<1>, fma_block<2>, fma_block<4>};
+
 }  // namespace
 
-void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows, int64_t K) {
+void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,
+                int64_t K) {
   float* acc[kPanelsAtOnce];
   for (int p = 0; p < kPanelsAtOnce; ++p) {
     acc[p] = p < count ? refs[p].acc : spare;  // what a missing panel computes is thrown away
@@ -118,15 +123,15 @@ void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, c
     const int64_t n = std::min(kChunkK, K - k0);
     for (int p = 0; p < count; ++p) {
       const PackedPart& part = *refs[p].part;
-      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part.panel_data + refs[p].panel * part.panel_bytes,
-                                     k0, n);
+      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes,
+                                     part.panel_data + refs[p].panel * part.panel_bytes, k0, n);
     }
     for (int64_t m = 0, R; m < rows; m += R) {
       float* block[kPanelsAtOnce];
       for (int p = 0; p < kPanelsAtOnce; ++p) block[p] = acc[p] + m * kLanes;
-      R = rows - m >= 4 ? 4 : rows - m >= 2 ? 2 : 1;
-      auto kernel = R == 4 ? fma_block<4> : R == 2 ? fma_block<2> : fma_block<1>;
-      kernel(block, weights, x + m * K + k0, K, n);
+      const int log2_rows = rows - m >= 4 ? 2 : rows - m >= 2 ? 1 : 0;
+      R = int64_t(1) << log2_rows;
+      kFmaBlocks[log2_rows](block, weights, x + m * K + k0, K, n);
     }
   }
 }

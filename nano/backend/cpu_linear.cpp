@@ -12,7 +12,9 @@ namespace {
 // A job is what one epilogue needs: a panel, or the panels of gate and up with the same outputs.
 struct Jobs {
   Jobs(const CpuLinear& w, Epilogue epilogue)
-      : w(w), pair(epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul), width(pair ? w.N / 2 : w.N) {
+      : w(w),
+        pair(epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul),
+        width(pair ? w.N / 2 : w.N) {
     NANO_CHECK(!pair || (w.parts.size() == 2 && w.parts[0].N == w.parts[1].N), "gate and up have one shape");
     for (const PackedPart& part : w.parts) count += part.panels;
     if (pair) count = w.parts[0].panels;
@@ -57,7 +59,8 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
     float* to = valid == kLanes ? out : edge;
     if (to == edge && epilogue == Epilogue::add) std::copy_n(out, valid, edge);
     F y = with_bias(load(acc + r * kLanes), at.part);
-    if (jobs.pair) y = mul(activation(y, epilogue), with_bias(load(acc_up + r * kLanes), jobs.place(job, 1).part));
+    if (jobs.pair)
+      y = mul(activation(y, epilogue), with_bias(load(acc_up + r * kLanes), jobs.place(job, 1).part));
     if (epilogue == Epilogue::add) y = add(load(to), y);
     store(to, y);
     if (to == edge) std::copy_n(edge, valid, out);
@@ -65,7 +68,8 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
 }
 
 struct WorkerScratch {
-  float *acc, *spare, *weights;  // [kPanelsAtOnce][kChunkRows][L], [kChunkRows][L], [kPanelsAtOnce][kChunkK][L]
+  float *acc, *spare,
+      *weights;  // [kPanelsAtOnce][kChunkRows][L], [kChunkRows][L], [kPanelsAtOnce][kChunkK][L]
   static constexpr int64_t kAcc = kChunkRows * kLanes;
   static constexpr int64_t kFloats = (kPanelsAtOnce + 1) * kAcc + kPanelsAtOnce * kChunkK * kLanes;
   WorkerScratch(const LinearScratch& s, int32_t worker)
@@ -108,13 +112,15 @@ LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* mem
   });
 }
 
-void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue, ActivationDtype activations,
-                const LinearScratch& scratch, Team& team) {
-  NANO_CHECK(M <= scratch.max_tokens && w.K <= scratch.max_K, "reserve() came first and was told of this size");
+void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue,
+                ActivationDtype activations, const LinearScratch& scratch, Team& team) {
+  NANO_CHECK(M <= scratch.max_tokens && w.K <= scratch.max_K,
+             "reserve() came first and was told of this size");
   const Jobs jobs(w, epilogue);
   if (w.has_unit[0] || w.has_unit[1]) {
     team.each((M + 7) / 8, [&](int64_t begin, int64_t end, int32_t) {
-      quantize_rows(scratch.rows, x, begin * 8, std::min<int64_t>(end * 8, M) - begin * 8, M, w.K, w.has_unit);
+      quantize_rows(scratch.rows, x, begin * 8, std::min<int64_t>(end * 8, M) - begin * 8, M, w.K,
+                    w.has_unit);
     });
   }
   const int halves = jobs.pair ? 2 : 1;
@@ -135,7 +141,8 @@ void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilo
           else
             dot_panel(ref, scratch.rows, row0, rows, M, w.K);
         }
-        if (num_floats > 0) fma_panels(floats, num_floats, mine.weights, mine.spare, x + row0 * w.K, rows, w.K);
+        if (num_floats > 0)
+          fma_panels(floats, num_floats, mine.weights, mine.spare, x + row0 * w.K, rows, w.K);
         for (int64_t j = job; j < last; ++j) {
           const float* acc = mine.acc + (j - job) * halves * WorkerScratch::kAcc;
           finish(out + row0 * jobs.width, jobs, j, acc, acc + WorkerScratch::kAcc, rows, epilogue);

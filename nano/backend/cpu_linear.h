@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"  // PackedLinear, Epilogue, ActivationDtype, Limits
+#include "backend/backend.h"     // PackedLinear, Epilogue, ActivationDtype, Limits
 #include "backend/cpu_memory.h"  // Arena
 #include "backend/simd.h"        // kLanes
 #include "base/team.h"           // Team
@@ -28,11 +28,11 @@ namespace nano {
 
 // What the kernels must know of a format when they are compiled.
 struct PanelFormat {
-  int low = 0, high = 0;   // bits of the planes; low = 0: dense
-  int unit = 0;            // inputs per scale: 16 or 32
+  int low = 0, high = 0;  // bits of the planes; low = 0: dense
+  int unit = 0;           // inputs per scale: 16 or 32
   bool two_level = false;
   bool minimum = false;
-  int zero_shift = 0;      // codes stand for q − 2^zero_shift; 0 = q itself
+  int zero_shift = 0;  // codes stand for q − 2^zero_shift; 0 = q itself
   DType dense = DType::f32;
 };
 
@@ -48,8 +48,7 @@ constexpr PanelFormat kFormats[kNumFormats] = {
     {4, 0, 32, true, true, 0, {}},    // q4_k
     {4, 1, 32, true, true, 0, {}},    // q5_k
     {4, 2, 16, true, false, 5, {}},   // q6_k
-    {0, 0, 0, false, false, 0, DType::f32},
-    {0, 0, 0, false, false, 0, DType::f16},
+    {0, 0, 0, false, false, 0, DType::f32},  {0, 0, 0, false, false, 0, DType::f16},
     {0, 0, 0, false, false, 0, DType::bf16},
 };
 constexpr int kFirstDense = 10;
@@ -63,32 +62,30 @@ constexpr int64_t tile_bytes(const PanelFormat& f) {
   bool shared_byte = f.unit == 16 && f.minimum;
   return codes + kTile / f.unit * (f.minimum && !shared_byte ? 2 : 1) * kLanes;
 }
-constexpr int64_t super_bytes(const PanelFormat& f) {
-  return f.two_level ? (f.minimum ? 4 : 2) * kLanes : 0;
-}
+constexpr int64_t super_bytes(const PanelFormat& f) { return f.two_level ? (f.minimum ? 4 : 2) * kLanes : 0; }
 // Where tile g of a panel begins; for the first tile of a super-block, its d. panel_bytes is that of the end.
 constexpr int64_t tile_offset(const PanelFormat& f, int64_t g) {
   return g * tile_bytes(f) + (g + kTilesPerSuper - 1) / kTilesPerSuper * super_bytes(f);
 }
 
 struct PackedPart {
-  int format = 0;                  // index in kFormats
+  int format = 0;  // index in kFormats
   int64_t N = 0, panels = 0, panel_bytes = 0;
   const uint8_t* panel_data = nullptr;
-  const float* bias = nullptr;     // [panels · L] or nullptr
+  const float* bias = nullptr;  // [panels · L] or nullptr
 };
 
 struct CpuLinear : PackedLinear {
   std::vector<PackedPart> parts;
-  bool has_unit[2] = {false, false};  // quantised parts with units of 32, of 16: which sums the activations need
-  bool has_float = false;             // parts that multiply with float32 (dense, or float32 activations)
-  QuantLinear table;                  // pack_embedding only: rows are decoded from the file
+  bool has_unit[2] = {false,
+                      false};  // quantised parts with units of 32, of 16: which sums the activations need
+  QuantLinear table;           // pack_embedding only: rows are decoded from the file
 };
 
 // Bytes in the arena are counted exactly in CpuLinear::bytes. Error "not supported yet" for descriptions without a
 // kernel.
-void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, ActivationDtype activations, Team& team,
-              Arena& arena);
+void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, ActivationDtype activations,
+              Team& team, Arena& arena);
 
 // Activations as int8, per row and 32 inputs: x ≈ scale · q. Rows lie in blocks of 8, 4, 2, 1; in a block of R rows
 // that begins at row m, from element m·K (m·K/32, …) on: q [K/32][R][32], scale [K/32][R], and per unit of 32 and
@@ -102,15 +99,15 @@ struct QuantizedRows {
 
 struct LinearScratch {
   QuantizedRows rows;
-  float* worker = nullptr;         // per worker: accumulators and decoded weights
+  float* worker = nullptr;  // per worker: accumulators and decoded weights
   int64_t worker_floats = 0;
   int64_t max_tokens = 0, max_K = 0;
 };
 int64_t linear_scratch_bytes(const Limits& limits, int32_t workers);
 LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory);
 
-void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue, ActivationDtype activations,
-                const LinearScratch& scratch, Team& team);
+void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue,
+                ActivationDtype activations, const LinearScratch& scratch, Team& team);
 
 // The two kernels. acc [rows][L] = x · panel for rows row0 …, rows <= kChunkRows.
 constexpr int64_t kChunkRows = 64;
@@ -123,10 +120,12 @@ struct PanelRef {
 };
 // cpu_dot.cpp. x is quantised in blocks that depend on total_rows; a worker may do any range that begins at a
 // multiple of 8.
-void quantize_rows(const QuantizedRows& out, const float* x, int64_t row0, int64_t rows, int64_t total_rows, int64_t K,
-                   const bool has_unit[2]);
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t row0, int64_t rows, int64_t total_rows, int64_t K);
+void quantize_rows(const QuantizedRows& out, const float* x, int64_t row0, int64_t rows, int64_t total_rows,
+                   int64_t K, const bool has_unit[2]);
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t row0, int64_t rows, int64_t total_rows,
+               int64_t K);
 // cpu_fma.cpp. weights and spare: room for kPanelsAtOnce · kChunkK · L and kChunkRows · L floats.
-void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows, int64_t K);
+void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,
+                int64_t K);
 
 }  // namespace nano

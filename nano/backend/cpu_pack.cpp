@@ -11,7 +11,9 @@ namespace nano {
 namespace {
 
 int find_format(const QuantLinear& w) {
-  auto unsupported = [&](const std::string& what) -> Error { return Error(what + " is not supported yet", w.name); };
+  auto unsupported = [&](const std::string& what) -> Error {
+    return Error(what + " is not supported yet", w.name);
+  };
   if (!w.permutation.empty()) throw unsupported("a permutation of the inputs (act-order)");
   if (w.activations != ActivationScheme::none) throw unsupported("an activation scheme of the checkpoint");
   for (int i = 0; i < kNumFormats; ++i) {
@@ -21,9 +23,9 @@ int find_format(const QuantLinear& w) {
       continue;
     }
     int32_t zero = w.offset == Offset::integer ? w.zero : w.code_signed ? 128 : 0;
-    if (f.low != 0 && f.low + f.high == w.bits && f.unit == w.group && f.two_level == (w.super_group == 256) &&
-        f.minimum == (w.offset == Offset::minimum) && (f.zero_shift == 0 ? 0 : 1 << f.zero_shift) == zero &&
-        w.dtype == DType::f16)
+    if (f.low != 0 && f.low + f.high == w.bits && f.unit == w.group &&
+        f.two_level == (w.super_group == 256) && f.minimum == (w.offset == Offset::minimum) &&
+        (f.zero_shift == 0 ? 0 : 1 << f.zero_shift) == zero && w.dtype == DType::f16)
       return i;
   }
   throw unsupported(std::string("the weight format ") + source_name(w) + " (" + std::to_string(w.bits) +
@@ -33,16 +35,23 @@ int find_format(const QuantLinear& w) {
 // The rows of one panel, taken apart.
 struct PanelRows {
   explicit PanelRows(int64_t K)
-      : codes(size_t(kLanes * K)), scale(size_t(kLanes * K / 16)), minimum(scale), super_scale(scale),
-        super_minimum(scale), sub_scale(size_t(kLanes * K / 16)), sub_minimum(sub_scale.size()) {}
+      : codes(size_t(kLanes * K)),
+        scale(size_t(kLanes * K / 16)),
+        minimum(scale),
+        super_scale(scale),
+        super_minimum(scale),
+        sub_scale(size_t(kLanes * K / 16)),
+        sub_minimum(sub_scale.size()) {}
 
   void read(const QuantLinear& w, int64_t panel) {
     const int64_t K = w.K, G = w.num_groups(), S = w.super_group ? K / w.super_group : 0;
     for (int64_t r = 0; r < kLanes; ++r) {
       const int64_t n = panel * kLanes + r;
       if (n < w.N) {
-        read_row(w, n, {&codes[size_t(r * K)], &scale[size_t(r * G)], &minimum[size_t(r * G)], &super_scale[size_t(r * S)],
-                        &super_minimum[size_t(r * S)], &sub_scale[size_t(r * G)], &sub_minimum[size_t(r * G)]});
+        read_row(w, n,
+                 {&codes[size_t(r * K)], &scale[size_t(r * G)], &minimum[size_t(r * G)],
+                  &super_scale[size_t(r * S)], &super_minimum[size_t(r * S)], &sub_scale[size_t(r * G)],
+                  &sub_minimum[size_t(r * G)]});
         continue;
       }
       std::fill_n(&codes[size_t(r * K)], K, uint8_t(0));  // a row of padding
@@ -53,7 +62,7 @@ struct PanelRows {
     }
   }
 
-  std::vector<uint8_t> codes;  // [L, K]
+  std::vector<uint8_t> codes;                                     // [L, K]
   std::vector<float> scale, minimum, super_scale, super_minimum;  // [L, groups], [L, super-blocks]
   std::vector<int8_t> sub_scale;
   std::vector<uint8_t> sub_minimum;
@@ -134,7 +143,8 @@ PackedPart pack_part(const QuantLinear& w, Team& team, Arena& arena, int64_t& by
   NANO_CHECK(dense || w.K % kTile == 0, "rows of a quantised matrix are whole groups");
   part.N = w.N;
   part.panels = (w.N + kLanes - 1) / kLanes;
-  part.panel_bytes = Arena::rounded(dense ? w.K * kLanes * dtype_bytes(w.dtype) : tile_offset(f, w.K / kTile));
+  part.panel_bytes =
+      Arena::rounded(dense ? w.K * kLanes * dtype_bytes(w.dtype) : tile_offset(f, w.K / kTile));
   const int64_t total = part.panels * part.panel_bytes;
   auto* data = static_cast<uint8_t*>(arena.allocate(total));
   bytes += Arena::rounded(total);
@@ -158,8 +168,8 @@ PackedPart pack_part(const QuantLinear& w, Team& team, Arena& arena, int64_t& by
 
 }  // namespace
 
-void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, ActivationDtype activations, Team& team,
-              Arena& arena) {
+void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, ActivationDtype activations,
+              Team& team, Arena& arena) {
   NANO_CHECK(!parts.empty(), "a linear has parts");
   out.K = parts[0]->K;
   for (const QuantLinear* w : parts) {
@@ -168,10 +178,7 @@ void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, Activat
     out.parts.push_back(pack_part(*w, team, arena, out.bytes));
     out.N += w->N;
     const PanelFormat& f = kFormats[out.parts.back().format];
-    if (f.low == 0 || activations == ActivationDtype::float32)
-      out.has_float = true;
-    else
-      out.has_unit[f.unit == 16] = true;
+    if (f.low != 0 && activations == ActivationDtype::int8) out.has_unit[f.unit == 16] = true;
   }
 }
 

@@ -12,29 +12,29 @@ namespace nano {
 
 struct EngineOptions {
   // Model.
-  std::string model;                         // .gguf file, Hugging Face directory, or a name in models/
-  std::string device = "auto";               // ref | cpu
+  std::string model;            // .gguf file, Hugging Face directory, or a name in models/
+  std::string device = "auto";  // ref | cpu
   std::string dtype = "auto";
-  std::string load_format = "auto";          // auto | dummy
-  std::string quantization;                  // must agree with the checkpoint when given
+  std::string load_format = "auto";  // auto | dummy
+  std::string quantization;          // must agree with the checkpoint when given
   bool quantized_linear = true;
-  std::string activation_dtype = "auto";     // float32 | int8
-  std::optional<int64_t> max_model_len;      // -1 = as long as the memory allows
+  std::string activation_dtype = "auto";  // float32 | int8
+  std::optional<int64_t> max_model_len;   // -1 = as long as the memory allows
   int64_t seed = 0;
-  int64_t threads = 0;                       // 0 = cores within affinity and quota
+  int64_t threads = 0;  // 0 = cores within affinity and quota
   // Memory.
   double gpu_memory_utilization = 0.92;
   std::optional<int64_t> device_memory;
   std::optional<int64_t> kv_cache_memory_bytes;
   std::optional<int64_t> num_gpu_blocks_override;
-  std::string kv_cache_dtype = "auto";       // float32 | float16 | bfloat16
+  std::string kv_cache_dtype = "auto";  // float32 | float16 | bfloat16
   int64_t block_size = 16;
   bool kv_cache = true;
   bool paged_kv = true;
   bool enable_prefix_caching = true;
   // Scheduler.
-  std::string scheduling = "continuous";     // continuous | static
-  std::string scheduling_policy = "fcfs";    // fcfs | priority
+  std::string scheduling = "continuous";   // continuous | static
+  std::string scheduling_policy = "fcfs";  // fcfs | priority
   std::optional<int64_t> max_num_batched_tokens;
   std::optional<int64_t> max_num_seqs;
   bool enable_chunked_prefill = true;
@@ -42,17 +42,18 @@ struct EngineOptions {
   // Sampler and reports.
   bool sampler = true;
   int64_t max_logprobs = 20;
+  std::string generation_config = "auto";  // auto | vllm
   std::string trace;
-  bool stats = false;
+  bool stats = true;
 };
 
 struct Flag {
   using Field = std::variant<std::string EngineOptions::*, bool EngineOptions::*, int64_t EngineOptions::*,
                              double EngineOptions::*, std::optional<int64_t> EngineOptions::*>;
-  const char* name;     // "block-size"; a bool field has a --no- twin
+  const char* name;  // "block-size"; a bool field has a --no- twin
   Field field;
-  const char* group;    // heading in --help
-  const char* lesson;   // which module's lesson toggles it; "" = none
+  const char* group;   // heading in --help
+  const char* lesson;  // which module's lesson toggles it; "" = none
   const char* help;
   const char* choices;  // "continuous|static"; "" = free
 };

@@ -73,7 +73,9 @@ double folder_quota(const std::string& folder) {
 }  // namespace
 
 #if defined(__SSE2__)
-FlushDenormals::FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(uint32_t(before_) | 0x8040); }  // FTZ | DAZ
+FlushDenormals::FlushDenormals() : before_(_mm_getcsr()) {
+  _mm_setcsr(uint32_t(before_) | 0x8040);
+}  // FTZ | DAZ
 FlushDenormals::~FlushDenormals() { _mm_setcsr(uint32_t(before_)); }
 #elif defined(__aarch64__)
 FlushDenormals::FlushDenormals() {
@@ -127,7 +129,8 @@ double cgroup_cpu_quota(const std::string& root) {
 int32_t team_size(int32_t requested) {
   int32_t most = std::max<int32_t>(1, int32_t(allowed_cpus().size()));
   double quota = cgroup_cpu_quota();
-  if (quota > 0) most = std::min(most, std::max(1, int32_t(quota)));  // rounded down: a throttled team is slower
+  if (quota > 0)
+    most = std::min(most, std::max(1, int32_t(quota)));  // rounded down: a throttled team is slower
   return requested > 0 ? std::min(requested, most) : most;
 }
 
@@ -184,7 +187,7 @@ void Team::work(int32_t worker) {
 }
 
 void Team::do_range(int32_t worker) {
-  int64_t begin = task_.n * worker / size(), end = task_.n * (worker + 1) / size();
+  const int64_t begin = range_begin(task_.n, worker), end = range_end(task_.n, worker);
   if (begin == end) return;
   try {
     task_.call(task_.body, begin, end, worker);

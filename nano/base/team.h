@@ -54,6 +54,10 @@ class Team {
 
   int32_t size() const { return int32_t(threads_.size()) + 1; }
 
+  // What each(n, …) gives to a worker: [begin, end).
+  int64_t range_begin(int64_t n, int32_t worker) const { return n * worker / size(); }
+  int64_t range_end(int64_t n, int32_t worker) const { return range_begin(n, worker + 1); }
+
   // REQUIRES: not inside run() or each(). An exception of fn passes through.
   void run(const std::function<void()>& fn);
 
@@ -75,22 +79,22 @@ class Team {
     const void* body = nullptr;
   };
   void phase(const Task& task);
-  void work(int32_t worker);        // a worker's thread
-  void do_range(int32_t worker);    // its part of task_
+  void work(int32_t worker);      // a worker's thread
+  void do_range(int32_t worker);  // its part of task_
   template <class Ready>
   void wait(Ready ready, bool rousable);  // spins, then sleeps
-  void wake();                      // those who sleep in wait()
+  void wake();                            // those who sleep in wait()
 
-  std::vector<int32_t> cpus_;       // worker i is pinned to cpus_[i]; empty = nobody is pinned
+  std::vector<int32_t> cpus_;  // worker i is pinned to cpus_[i]; empty = nobody is pinned
   std::vector<std::thread> threads_;
   Task task_;
-  std::atomic<uint32_t> phase_{0};    // + 1 when task_ is ready
-  std::atomic<int32_t> pending_{0};   // workers not yet done with it
+  std::atomic<uint32_t> phase_{0};   // + 1 when task_ is ready
+  std::atomic<int32_t> pending_{0};  // workers not yet done with it
   std::atomic<int32_t> sleeping_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;                  // for sleeping, rouse_ and error_
+  std::mutex mutex_;  // for sleeping, rouse_ and error_
   std::condition_variable awake_;
-  uint64_t rouse_ = 0;                // + 1 when run() begins
+  uint64_t rouse_ = 0;  // + 1 when run() begins
   std::exception_ptr error_;
 };
 

@@ -1,0 +1,210 @@
+// linear on cpu: every format, both activation types, against ref within the rounding; and bit for bit the same
+// whatever the batch, the position in it, the threads.
+#include "catch.h"
+#include "base/error.h"
+#include "ops_fixture.h"
+
+using namespace nano;
+using namespace nano_test;
+
+namespace {
+
+constexpr ActivationDtype kActivations[] = {ActivationDtype::float32, ActivationDtype::int8};
+
+Limits limits(int64_t K) {
+  Limits l;
+  l.max_tokens = 80;
+  l.max_K = K;
+  l.H = l.KVH = 1, l.D = 8;
+  return l;
+}
+
+std::vector<float> run(Backend& b, const std::vector<const QuantLinear*>& parts, const std::vector<float>& x,
+                       int32_t M, Epilogue epilogue = Epilogue::store, float before = 0) {
+  const PackedLinear* packed = b.pack(parts);
+  const bool pair = epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul;
+  std::vector<float> out(size_t(M * packed->N / (pair ? 2 : 1)), before);
+  b.step(M, [&] { b.linear(act(out), act(x), M, *packed, epilogue); });
+  return out;
+}
+
+// Outputs whose difference is not within the tolerance (NaN counts).
+int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
+                const std::vector<double>& tolerance) {
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += !(std::fabs(double(a[i]) - double(b[i])) <= tolerance[i]);
+  return n;
+}
+
+std::vector<int64_t> inputs_for(const FormatCase& f) {
+  if (f.block == 1) return {1, 31, 33, 100, 576};
+  if (f.block == 32) return {32, 96, 576};
+  return {256, 768};
+}
+
+}  // namespace
+
+TEST_CASE("linear equals ref within rounding: all formats, activations and odd sizes") {
+  uint32_t seed = 1;
+  for (const FormatCase& f : all_formats()) {
+    for (ActivationDtype activations : kActivations) {
+      auto ref = make_ref_backend(activations);
+      for (int64_t K : inputs_for(f)) {
+        auto cpu = cpu_backend(activations, 2, limits(K));
+        for (int64_t N : {1, 17, 49}) {
+          QuantLinear w = random_matrix(f, N, K, ++seed);
+          CAPTURE(source_name(w), int(activations), K, N, seed);
+          const int32_t M = 9;
+          const std::vector<float> x = Random(seed + 5000).normals(M * K);
+          const std::vector<float> expected = run(*ref, {&w}, x, M), got = run(*cpu, {&w}, x, M);
+          const std::vector<double> tolerance = linear_tolerance(w, x, M);
+          CHECK(outside(got, expected, tolerance) == 0);
+          // The bound is tight enough to see one changed code.
+          (*w.owned)[f.block == 1       ? size_t(f.bytes - 1)
+                     : f.scales[0] == 0 ? size_t(f.bytes - 1)
+                                        : size_t(48)] ^= 0x11;
+          CHECK(outside(got, run(*ref, {&w}, x, M), tolerance) > 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a row's result has the same bits for every M, position, neighbour and number of threads") {
+  constexpr int32_t kRows = 70;
+  uint32_t seed = 100;
+  for (const FormatCase& f : all_formats()) {
+    for (ActivationDtype activations : kActivations) {
+      const int64_t K = f.block == 256 ? 512 : f.block == 32 ? 96 : 100, N = 33;
+      auto one = cpu_backend(activations, 1, limits(K)), two = cpu_backend(activations, 2, limits(K));
+      QuantLinear w = random_matrix(f, N, K, ++seed);
+      const PackedLinear *packed1 = one->pack(std::vector<const QuantLinear*>{&w}),
+                         *packed2 = two->pack(std::vector<const QuantLinear*>{&w});
+      const std::vector<float> x = Random(seed + 5000).normals(kRows * K);
+      std::vector<float> all(size_t(kRows * N));
+      one->linear(act(all), act(x), kRows, *packed1, Epilogue::store);
+      int64_t wrong = 0;
+      for (int32_t M = 1; M <= kRows; ++M) {
+        // Rows M−1, M−2, … 0: another M, another place, other neighbours.
+        std::vector<float> reversed(size_t(M * K)), out(size_t(M * N));
+        for (int64_t m = 0; m < M; ++m) std::copy_n(&x[size_t((M - 1 - m) * K)], K, &reversed[size_t(m * K)]);
+        Backend& b = M % 2 ? *two : *one;
+        b.linear(act(out), act(reversed), M, M % 2 ? *packed2 : *packed1, Epilogue::store);
+        for (int64_t m = 0; m < M; ++m)
+          wrong += std::memcmp(&out[size_t(m * N)], &all[size_t((M - 1 - m) * N)], size_t(N) * 4) != 0;
+      }
+      CAPTURE(source_name(w), int(activations), seed);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("parts of different formats, biases and epilogues") {
+  const int64_t K = 256;
+  const int32_t M = 5;
+  auto format = [](Source s) {
+    for (const FormatCase& f : all_formats())
+      if (f.source == s) return f;
+    return all_formats()[0];
+  };
+  Random random(7);
+  const std::vector<float> x = random.normals(M * K);
+  for (ActivationDtype activations : kActivations) {
+    CAPTURE(int(activations));
+    auto ref = make_ref_backend(activations), cpu = cpu_backend(activations, 2, limits(K));
+    QuantLinear q = random_matrix(format(Source::q4_k), 40, K, 1),
+                k = random_matrix(format(Source::q6_k), 17, K, 2),
+                v = random_matrix(format(Source::dense), 17, K, 3),
+                up = random_matrix(format(Source::q8_0), 40, K, 4);
+    q.bias = random.normals(40);
+    v.bias = random.normals(17);
+    auto worst = [](const std::vector<float>& a, const std::vector<float>& b) {
+      double most = 0, size = 0;
+      for (size_t i = 0; i < a.size(); ++i) size = std::max(size, std::fabs(double(b[i])));
+      for (size_t i = 0; i < a.size(); ++i) {
+        const double error = std::fabs(double(a[i]) - double(b[i])) / size;
+        if (!std::isnan(most) && !(error <= most)) most = error;  // NaN stays
+      }
+      return most;
+    };
+    const double bound = 4 * 1.2e-7 * std::sqrt(double(K));
+    CHECK(worst(run(*cpu, {&q, &k, &v}, x, M), run(*ref, {&q, &k, &v}, x, M)) <= bound);
+    for (Epilogue e : {Epilogue::add, Epilogue::silu_mul, Epilogue::gelu_mul}) {
+      CAPTURE(int(e));
+      std::vector<const QuantLinear*> parts = {&q, &up};
+      CHECK(worst(run(*cpu, parts, x, M, e, 3.0f), run(*ref, parts, x, M, e, 3.0f)) <= bound);
+      CHECK(worst(run(*cpu, parts, x, M, e, 3.0f), run(*ref, {&up, &q}, x, M, e, 3.0f)) > bound);
+    }
+  }
+}
+
+TEST_CASE("weights packed for a large linear grow by at most a tenth, and are counted exactly") {
+  for (const FormatCase& f : all_formats()) {
+    auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+    QuantLinear w = random_matrix(f, 64, 768, 5);
+    CAPTURE(source_name(w));
+    const PackedLinear* packed = cpu->pack(std::vector<const QuantLinear*>{&w});
+    CHECK(double(packed->bytes) <= 1.10 * double(w.file_bytes()));
+    CHECK(packed->bytes >= w.file_bytes());
+    CHECK(cpu->allocated(Memory::weights) == packed->bytes);
+  }
+}
+
+TEST_CASE("rows of the file in another order (interleaved RoPE) are packed in the order of the matrix") {
+  for (const FormatCase& f : all_formats()) {
+    QuantLinear w = random_matrix(f, 48, 256, 6);
+    w.rope_interleaved_dim = 16;
+    CAPTURE(source_name(w));
+    const std::vector<float> x = Random(8).normals(256);
+    auto ref = make_ref_backend(ActivationDtype::float32),
+         cpu = cpu_backend(ActivationDtype::float32, 1, limits(256));
+    CHECK(outside(run(*cpu, {&w}, x, 1), run(*ref, {&w}, x, 1), linear_tolerance(w, x, 1)) == 0);
+  }
+}
+
+TEST_CASE("int8 activations: extremes, zero rows, tiny values, and NaN shows") {
+  const int64_t K = 64;
+  QuantLinear w = random_matrix(all_formats()[4], 16, K, 9);
+  auto ref = make_ref_backend(ActivationDtype::int8), cpu = cpu_backend(ActivationDtype::int8, 1, limits(K));
+  std::vector<float> x(size_t(4 * K), 0.0f);
+  for (int64_t k = 0; k < K; ++k) x[size_t(K + k)] = k % 2 ? -1e30f : 1e30f;
+  for (int64_t k = 0; k < K; ++k) x[size_t(2 * K + k)] = 1e-36f;
+  x[size_t(3 * K + 40)] = NAN;
+  const std::vector<float> got = run(*cpu, {&w}, x, 4), expected = run(*ref, {&w}, x, 4);
+  const std::vector<double> tolerance = linear_tolerance(w, x, 4);
+  for (size_t i = 0; i < 16; ++i) {
+    CHECK(got[i] == 0.0f);
+    CHECK(std::fabs(double(got[16 + i]) - double(expected[16 + i])) <= tolerance[16 + i]);
+    CHECK(std::fabs(got[32 + i]) <= 1e-30f);
+    CHECK(std::isnan(got[48 + i]));
+  }
+}
+
+TEST_CASE("what has no kernel yet is refused by name") {
+  auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+  auto message = [&](const QuantLinear& w) -> std::string {
+    try {
+      cpu->pack(std::vector<const QuantLinear*>{&w});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "packed";
+  };
+  auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const int32_t order[] = {1, 0};
+  QuantLinear w = random_matrix(all_formats()[3], 16, 32, 10);
+  CHECK(message(w) == "packed");
+  QuantLinear permuted = w, scheme = w, wide = w, bits = w;
+  permuted.permutation = order;
+  scheme.activations = ActivationScheme::int8_per_token;
+  wide.group = 128;
+  bits.bits = 7;
+  for (const QuantLinear* bad : {&permuted, &scheme, &wide, &bits}) {
+    const std::string text = message(*bad);
+    CAPTURE(text);
+    CHECK(has(text, "not supported yet"));
+    CHECK(has(text, "test.weight"));
+  }
+  CHECK(has(message(permuted), "act-order"));
+  CHECK(has(message(wide), "groups of 128"));
+}
