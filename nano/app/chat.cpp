@@ -1,0 +1,185 @@
+#include "app/chat.h"
+
+#include <cstdio>
+#include <optional>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "app/llm.h"            // LLM
+#include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
+#include "app/start.h"          // start_llm, stats_line
+#include "app/terminal.h"       // Interrupt
+#include "base/error.h"         // Error
+#include "base/mapped_file.h"   // read_file
+
+namespace nano {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* const kHelp =
+    "/reset forgets the conversation, /exit leaves (so does Ctrl-D), /help prints this; Ctrl-C stops an "
+    "answer\n";
+
+// Lines of stdin, read so that Ctrl-C at the prompt can be told from input.
+class LineReader {
+ public:
+  explicit LineReader(Interrupt& interrupt) : interrupt_(interrupt) {}
+
+  enum class Got { line, end, interrupted };
+  Got next(std::string& line) {
+    while (true) {
+      const size_t end = pending_.find('\n');
+      if (end != std::string::npos || (ended_ && !pending_.empty())) {
+        line = pending_.substr(0, end);
+        pending_.erase(0, end == std::string::npos ? end : end + 1);
+        if (!line.empty() && line.back() == '\r') line.pop_back();
+        return Got::line;
+      }
+      if (ended_) return Got::end;
+      pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_.descriptor(), POLLIN, 0}};
+      if (poll(fds, 2, -1) < 0) continue;
+      if (interrupt_.taken()) return Got::interrupted;
+      if (fds[0].revents != 0) read_more();
+    }
+  }
+
+ private:
+  void read_more() {
+    char buffer[4096];
+    const ssize_t n = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n <= 0)
+      ended_ = true;
+    else
+      pending_.append(buffer, size_t(n));
+  }
+
+  Interrupt& interrupt_;
+  std::string pending_;
+  bool ended_ = false;
+};
+
+struct Chat {
+  LLM& llm;
+  SamplingParams params;
+  std::string system;
+  bool stats = true;
+  Interrupt& interrupt;
+  Json messages = Json::array();
+
+  void reset() {
+    messages = Json::array();
+    if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
+  }
+
+  // One turn. The conversation keeps the answer, also a stopped one. Error: the turn cannot be (too long, the
+  // template refuses); the conversation is as before then.
+  void turn(const std::string& text) {
+    Json with_question = messages;
+    with_question.push_back({{"role", "user"}, {"content", text}});
+    const Prompt prompt = llm.apply_chat_template(with_question);
+    const auto room = int64_t(llm.loaded().resolved.scheduler.max_model_len);
+    if (int64_t(prompt.token_ids.size()) >= room)
+      throw Error(
+          fmt::format("the conversation has {} tokens, the context {}", prompt.token_ids.size(), room),
+          "chat", "/reset begins a new one");
+    const RequestOutput out = answer(prompt);
+    if (!out.error.empty()) throw Error(out.error, "chat");
+    messages = std::move(with_question);
+    messages.push_back({{"role", "assistant"}, {"content", out.outputs.at(0).text}});
+  }
+
+  RequestOutput answer(const Prompt& prompt) {
+    auto show = [&](const RequestOutput& out) {
+      fmt::print("{}", out.outputs[0].delta);
+      std::fflush(stdout);
+    };
+    std::vector<RequestOutput> results =
+        llm.generate({prompt}, {params}, show, [&] { return interrupt.taken(); });
+    const RequestOutput& out = results.at(0);
+    if (!out.error.empty()) return out;
+    const CompletionOutput& text = out.outputs.at(0);
+    const bool aborted = text.finish_reason == FinishReason::abort;
+    fmt::print("{}\n", aborted ? text.delta : "");  // what the decoder held back
+    std::fflush(stdout);
+    if (aborted) fmt::print(stderr, "{}\n", dim("[stopped]"));
+    if (text.finish_reason == FinishReason::length)
+      fmt::print(stderr, "{}\n", dim("[cut: --max-tokens, or the context is full]"));
+    if (stats) fmt::print(stderr, "{}\n", dim(stats_line(results)));
+    return out;
+  }
+};
+
+int loop(Chat& chat) {
+  const bool interactive = stdin_is_terminal();
+  LineReader reader(chat.interrupt);
+  if (interactive) fmt::print(stderr, "{}", dim(kHelp));
+  bool failed = false;
+  chat.reset();
+  for (std::string line;;) {
+    if (interactive) {
+      fmt::print("> ");
+      std::fflush(stdout);
+    }
+    const LineReader::Got got = reader.next(line);
+    if (got == LineReader::Got::end) break;
+    if (got == LineReader::Got::interrupted) {
+      if (!interactive) return 1;
+      fmt::print("\n");
+      fmt::print(stderr, "{}", dim(kHelp));
+      continue;
+    }
+    if (line.empty()) continue;
+    if (line == "/exit") break;
+    if (line == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (line == "/reset") {
+      chat.reset();
+    } else if (line[0] == '/') {
+      fmt::print(stderr, "error: chat: '{}' is not a command ({})\n", line, "/help lists them");
+    } else {
+      try {  // a failed turn is not the end of the conversation
+        chat.turn(line);
+      } catch (const Error& error) {
+        fmt::print(stderr, "error: {}\n", error.what());
+        failed = true;
+      }
+    }
+  }
+  if (interactive) fmt::print("\n");
+  return failed && !interactive ? 1 : 0;
+}
+
+}  // namespace
+
+int chat_command(const Args& args) {
+  EngineOptions options;
+  nlohmann::json sampling;
+  std::string system, chat_template;
+  ArgParser parser(
+      "chat", std::string("A conversation on a terminal, or scripted: one line of stdin a turn.\n") + kHelp);
+  add_engine_flags(parser, options);
+  add_sampling_flags(parser, sampling);
+  parser.heading("Conversation");
+  parser.add("system", system, "the system message");
+  parser.add("chat-template", chat_template, "a file with a Jinja template, in place of the model's");
+  if (!parser.parse(args)) return 0;
+  take_model(parser, options);
+  no_more_positionals(parser);
+  const SamplingParams params = make_sampling_params(options, sampling);
+  if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
+
+  Interrupt interrupt;
+  const std::unique_ptr<LLM> llm = start_llm(options, interrupt);
+  if (!chat_template.empty()) llm->set_chat_template(read_file(chat_template));
+  if (!llm->has_chat_template())
+    throw Error("this model has no chat template", options.model,
+                "give --chat-template FILE, or use `run --raw`");
+  Chat chat{*llm, params, system, options.stats, interrupt};
+  return loop(chat);
+}
+
+}  // namespace nano

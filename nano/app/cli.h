@@ -1,0 +1,70 @@
+// Command lines: one parser for all commands, so that human integers, --no- twins, defaults in --help and the
+// wording of errors are the same everywhere. CLI11 does the parsing; only cli.cpp knows it.
+// Not here: what the flags mean (base/options.h has the engine's table; each command has its own).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"  // EngineOptions
+
+namespace nano {
+
+using Args = std::vector<std::string>;  // what stands after the command's name
+
+class ArgParser {
+ public:
+  ArgParser(std::string command, std::string description);  // "run": errors and --help call it "nano run"
+  ~ArgParser();
+
+  void heading(std::string group) { group_ = std::move(group); }  // of the options that follow
+  // --name VALUE. `set` is called for each time it is given, in order; it throws Error to refuse.
+  using Setter = std::function<void(const std::string&)>;
+  void option(const std::string& name, const std::string& value_name, const std::string& help, Setter set);
+  // --name and its twin --no-name.
+  void flag(const std::string& name, const std::string& help, std::function<void(bool)> set);
+
+  // The same with a field to fill. Its present value is the default and is shown. The last one given wins.
+  void add(const std::string& name, std::string& field, const std::string& help,
+           const std::string& choices = "");
+  void add(const std::string& name, int64_t& field, const std::string& help);
+  void add(const std::string& name, std::optional<int64_t>& field, const std::string& help);
+  void add(const std::string& name, double& field, const std::string& help);
+  void add(const std::string& name, bool& field, const std::string& help);
+  void positional(const std::string& name, const std::string& help);
+
+  // False: --help was asked for and printed. Error: anything that was not declared, with where to look.
+  bool parse(const Args& args);
+  std::optional<std::string> next_positional();  // those given, one after the other
+  std::string where(const std::string& flag) const { return "nano " + command_ + " --" + flag; }
+  [[noreturn]] void refuse(const std::string& problem) const;  // Error with the hint to look at --help
+
+ private:
+  struct Cli;     // CLI11's side
+  struct Entry {  // of --help
+    std::string group, name, help;
+  };
+  void print_help() const;
+
+  std::string command_, description_, group_ = "Options";
+  std::vector<Entry> entries_;
+  std::unique_ptr<Cli> cli_;
+  std::vector<std::string> positionals_;
+  size_t next_positional_ = 0;
+};
+
+// MODEL or --model, and every engine flag of base/options.h. Declare them first: MODEL is the first positional.
+void add_engine_flags(ArgParser& parser, EngineOptions& options);
+// After parse(): the first positional is MODEL unless --model was given. Error: neither.
+void take_model(ArgParser& parser, EngineOptions& options);
+// Error when more positionals were given than the command has.
+void no_more_positionals(ArgParser& parser);
+
+double parse_real(const std::string& text, const std::string& where);
+std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);  // "1,2,3"
+
+}  // namespace nano

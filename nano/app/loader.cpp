@@ -1,0 +1,152 @@
+#include "app/loader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"  // Error
+
+namespace nano {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names are looked up beside the binary's repository (build/nano → ..) and in the current directory.
+std::vector<fs::path> roots() {
+  std::vector<fs::path> list{fs::current_path()};
+  std::error_code ignored;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", ignored);
+  for (fs::path dir = binary.parent_path(); dir.has_relative_path(); dir = dir.parent_path())
+    if (fs::exists(dir / "lessons" / "models", ignored)) {
+      list.push_back(dir);
+      break;
+    }
+  return list;
+}
+
+// Bytes that the weights take before anything is packed; enough to refuse early what can't fit.
+int64_t file_bytes(const Weights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, w] : weights.linears()) bytes += w.file_bytes();
+  return bytes;
+}
+
+void check_quantization(const EngineOptions& options, const Weights& weights) {
+  if (!options.quantization.empty() && options.quantization != weights.quantization)
+    throw Error("Quantization method of the checkpoint (" +
+                    (weights.quantization.empty() ? std::string("none") : weights.quantization) +
+                    ") does not match the `quantization` argument (" + options.quantization + ")",
+                "--quantization", "leave the flag out: the checkpoint says what it is");
+}
+
+std::string trace_header(const LoadedEngine& loaded) {
+  const ModelConfig& c = loaded.model->config;
+  nlohmann::ordered_json header;
+  header["model"] = {{"path", loaded.options.model},
+                     {"architecture", c.architecture},
+                     {"L", c.L},
+                     {"C", c.C},
+                     {"H", c.H},
+                     {"KVH", c.KVH},
+                     {"D", c.D},
+                     {"F", c.F},
+                     {"V", c.V}};
+  header["flags"] = nlohmann::ordered_json::parse(options_json(loaded.options));
+  header["machine"] = {{"backend", loaded.backend->describe()}, {"cores", sysconf(_SC_NPROCESSORS_ONLN)}};
+  header["block_size"] = loaded.resolved.block_size;
+  header["num_blocks"] = loaded.kv.num_blocks;
+  header["max_num_batched_tokens"] = loaded.resolved.scheduler.max_num_batched_tokens;
+  header["max_num_seqs"] = loaded.resolved.scheduler.max_num_seqs;
+  return header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+LoadedEngine::~LoadedEngine() = default;
+
+std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+  const DeviceChoice choice = choose_device(options);
+  if (options.threads < 0 || options.threads > 4096) throw Error("must be from 0 to 4096", "--threads");
+  if (choice.device == "ref") return make_ref_backend(choice.activations);
+  return make_cpu_backend(choice.activations, int32_t(options.threads));
+}
+
+std::string find_model(const std::string& name) {
+  std::error_code ignored;
+  if (fs::exists(name, ignored)) return name;
+  static const std::map<std::string, std::vector<std::string>> known = {
+      {"tiny", {"lessons/models/tiny-Q8_0.gguf"}},
+      {"tiny-draft", {"lessons/models/tiny-draft-Q8_0.gguf"}},
+      {"smollm2", {"models/SmolLM2-135M-Instruct.Q4_1.gguf"}},
+  };
+  if (auto it = known.find(name); it != known.end())
+    for (const fs::path& root : roots())
+      for (const std::string& file : it->second)
+        if (fs::exists(root / file, ignored)) return (root / file).string();
+  throw Error("no such file or directory, nor a model that is here by name", name,
+              name == "smollm2" ? "`make models` fetches it" : "names: tiny, tiny-draft, smollm2");
+}
+
+std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,
+                                          const std::vector<int32_t>& stop_ids, const Progress& progress) {
+  auto loaded = std::make_unique<LoadedEngine>();
+  LoadedEngine& e = *loaded;
+  e.options = options;
+  const bool dummy = options.load_format == "dummy";
+  if (!dummy && options.load_format != "auto") throw Error("must be auto or dummy", "--load-format");
+  const std::string path = find_model(options.model);
+
+  e.backend = make_backend(options);
+  if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
+    const ModelConfig config = read_hf_config(fs::is_directory(path) ? path + "/config.json" : path);
+    resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
+  }
+  e.weights = open_weights(path, dummy, uint64_t(options.seed));
+  check_quantization(options, *e.weights);
+  if (!options.quantized_linear) expand_to_float32(*e.weights);
+  resolve(options, e.weights->config, file_bytes(*e.weights), *e.backend);
+
+  e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
+  e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);
+  const SchedulerConfig& s = e.resolved.scheduler;
+  e.kv = allocate_kv_cache(*e.backend, e.model->config, choose_device(options).kv_dtype,
+                           e.resolved.memory.num_blocks, e.resolved.block_size);
+  e.runner = std::make_unique<Runner>(*e.model, e.kv, *e.backend, s.max_num_batched_tokens, s.max_num_seqs,
+                                      s.max_model_len);
+
+  EngineConfig config;
+  config.scheduler = s;
+  config.enable_prefix_caching = e.resolved.enable_prefix_caching;
+  config.sampler = options.sampler;
+  config.max_logprobs = int32_t(options.max_logprobs);
+  config.seed = uint64_t(options.seed);
+  config.vocab_size = tokenizer_size > 0 ? std::min(tokenizer_size, e.model->config.V) : e.model->config.V;
+  config.eos_ids = e.model->config.eos_ids;
+  for (int32_t id : stop_ids)
+    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), id) == config.eos_ids.end())
+      config.eos_ids.push_back(id);
+  e.engine = std::make_unique<Engine>(config, *e.runner, e.kv, *e.backend);
+  if (!options.trace.empty()) {
+    e.trace = std::make_unique<TraceWriter>(options.trace, trace_header(e));
+    e.engine->trace_to(e.trace.get());
+  }
+  return loaded;
+}
+
+std::string start_report(const LoadedEngine& e) {
+  const MemoryPlan& m = e.resolved.memory;
+  std::string text = fmt::format("device {}\n", e.backend->describe());
+  text += fmt::format("memory {}: weights {}, KV cache {}, scratch {}\n", format_bytes(m.total()),
+                      format_bytes(m.weights), format_bytes(m.kv_bytes), format_bytes(m.scratch));
+  text +=
+      fmt::format("GPU KV cache size: {} tokens, Maximum concurrency for {} tokens per request: {:.2f}x\n",
+                  int64_t(m.num_blocks) * m.block_size, m.max_model_len, m.max_concurrency());
+  return text + e.resolved.notes;
+}
+
+}  // namespace nano

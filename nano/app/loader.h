@@ -1,0 +1,47 @@
+// From options to a running engine: open the checkpoint, make the backend, pack the weights, plan the memory,
+// allocate the KV cache, join the parts.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "app/resolve.h"         // Resolved
+#include "base/options.h"        // EngineOptions
+#include "checkpoint/weights.h"  // Weights
+#include "engine/engine.h"       // Engine
+
+namespace nano {
+
+// Everything that lives as long as an engine, in the order in which it is built (and the reverse of destruction).
+struct LoadedEngine {
+  EngineOptions options;
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transformer> model;
+  Resolved resolved;
+  KvCache kv;
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<TraceWriter> trace;
+
+  ~LoadedEngine();
+};
+
+// progress(done, total): bytes of weights packed.
+using Progress = std::function<void(int64_t, int64_t)>;
+
+// `tokenizer_size`: ids with a text (0 = all rows of the model); `stop_ids`: the tokenizer's, joined with the
+// config's. Error: anything wrong with the file, the flags or the memory.
+std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size = 0,
+                                          const std::vector<int32_t>& stop_ids = {},
+                                          const Progress& progress = {});
+
+// "tiny" or "smollm2" → the file that `make` fetched or the repository ships; a path stays as it is. Error: neither.
+std::string find_model(const std::string& name);
+// The backend of --device. Error: flags it can't have.
+std::unique_ptr<Backend> make_backend(const EngineOptions& options);
+// Start-up report: the device, the ledger, "GPU KV cache size", "Maximum concurrency" (vLLM's words).
+std::string start_report(const LoadedEngine& loaded);
+
+}  // namespace nano

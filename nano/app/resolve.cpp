@@ -1,0 +1,183 @@
+#include "app/resolve.h"
+
+#include <algorithm>
+#include <fstream>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/error.h"         // Error
+#include "engine/runner.h"      // Runner::batch_bytes
+#include "model/kv_cache.h"     // kv_bytes_per_token
+#include "model/transformer.h"  // Transformer::activation_bytes, limits
+
+namespace nano {
+
+namespace {
+
+constexpr int64_t kDefaultBatchedTokens = 2048, kDefaultSeqs = 128;
+
+int32_t in_range(int64_t value, int64_t low, const char* flag) {
+  if (value < low || value > INT32_MAX)
+    throw Error(fmt::format("{} is out of range: at least {}, at most {}", value, low, INT32_MAX), flag);
+  return int32_t(value);
+}
+
+std::string one_of(const std::string& value, std::initializer_list<const char*> choices, const char* flag) {
+  std::string list;
+  for (const char* choice : choices) {
+    if (value == choice) return value;
+    list += (list.empty() ? "" : ", ") + std::string(choice);
+  }
+  throw Error("'" + value + "' is not known", flag, "one of " + list);
+}
+
+int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config) {
+  const int32_t derived = config.max_position;
+  if (!options.max_model_len || *options.max_model_len == -1) return derived;
+  const int32_t asked = in_range(*options.max_model_len, 1, "--max-model-len");
+  if (asked > derived)
+    throw Error(fmt::format("User-specified max_model_len ({}) is greater than the derived max_model_len "
+                            "(max_position_embeddings={})",
+                            asked, derived),
+                "--max-model-len", "give a smaller one");
+  return asked;
+}
+
+void resolve_scheduler(const EngineOptions& options, Resolved& r) {
+  SchedulerConfig& s = r.scheduler;
+  s.continuous = one_of(options.scheduling, {"continuous", "static"}, "--scheduling") == "continuous";
+  s.priority_policy =
+      one_of(options.scheduling_policy, {"fcfs", "priority"}, "--scheduling-policy") == "priority";
+  s.kv_cache = options.kv_cache;
+  s.enable_chunked_prefill = options.enable_chunked_prefill;
+  auto off = [&](bool& feature, const char* line) {
+    if (feature) r.notes += std::string(line) + "\n";
+    feature = false;
+  };
+  if (!options.kv_cache) {  // nothing computed stays, so there is nothing to share and a chunk leads nowhere
+    off(s.enable_chunked_prefill, "--no-kv-cache implies --no-enable-chunked-prefill");
+    off(r.enable_prefix_caching, "--no-kv-cache implies --no-enable-prefix-caching");
+  }
+  if (!options.paged_kv)
+    off(r.enable_prefix_caching, "--no-paged-kv implies --no-enable-prefix-caching: one block a sequence");
+
+  const int32_t max_model_len = s.max_model_len;
+  if (options.max_num_batched_tokens) {
+    s.max_num_batched_tokens = in_range(*options.max_num_batched_tokens, 1, "--max-num-batched-tokens");
+  } else {
+    s.max_num_batched_tokens =
+        int32_t(s.enable_chunked_prefill ? kDefaultBatchedTokens
+                                         : std::max<int64_t>(kDefaultBatchedTokens, max_model_len));
+  }
+  const int32_t budget = s.max_num_batched_tokens;
+  s.max_num_seqs = options.max_num_seqs ? in_range(*options.max_num_seqs, 1, "--max-num-seqs")
+                                        : int32_t(std::min<int64_t>(kDefaultSeqs, budget));
+  if (!s.enable_chunked_prefill && budget < max_model_len)
+    throw Error(
+        fmt::format("max_num_batched_tokens ({}) is smaller than max_model_len ({}), and without chunked "
+                    "prefill a longer prompt would wait for ever",
+                    budget, max_model_len),
+        "--max-num-batched-tokens", "raise it, lower --max-model-len, or use --enable-chunked-prefill");
+  if (budget < s.max_num_seqs)
+    throw Error(
+        fmt::format("max_num_batched_tokens ({}) is smaller than max_num_seqs ({})", budget, s.max_num_seqs),
+        "--max-num-batched-tokens", "every running sequence needs one token a step");
+  s.long_prefill_token_threshold =
+      in_range(options.long_prefill_token_threshold, 0, "--long-prefill-token-threshold");
+  if (s.long_prefill_token_threshold > max_model_len)
+    throw Error("it is greater than max_model_len", "--long-prefill-token-threshold");
+}
+
+// Half of the machine, but no more than 4 GiB of it for the KV cache: this is somebody's laptop.
+int64_t default_device_memory(const MemoryPlan& m) {
+  const auto enough = int64_t(double(m.weights + m.scratch + (int64_t(4) << 30)) / m.utilization);
+  return std::min(physical_memory() / 2, enough);
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const EngineOptions& options) {
+  DeviceChoice r;
+  const std::string device = one_of(options.device, {"auto", "ref", "cpu"}, "--device");
+  r.device = device == "auto" ? "cpu" : device;
+  const std::string dtype =
+      one_of(options.dtype, {"auto", "float32", "float", "float16", "half", "bfloat16"}, "--dtype");
+  if (dtype != "auto" && dtype != "float32" && dtype != "float")
+    throw Error(dtype + " activations are not supported on " + r.device, "--dtype", "use auto or float32");
+  const std::string activations =
+      one_of(options.activation_dtype, {"auto", "float32", "int8"}, "--activation-dtype");
+  r.activations = activations == "int8" || (activations == "auto" && r.device == "cpu")
+                      ? ActivationDtype::int8
+                      : ActivationDtype::float32;
+  const std::string kv =
+      one_of(options.kv_cache_dtype, {"auto", "float32", "float16", "bfloat16"}, "--kv-cache-dtype");
+  if (kv == "auto") r.kv_dtype = r.device == "ref" ? DType::f32 : DType::f16;
+  if (kv == "float32") r.kv_dtype = DType::f32;
+  if (kv == "float16") r.kv_dtype = DType::f16;
+  if (kv == "bfloat16") r.kv_dtype = DType::bf16;
+  return r;
+}
+
+int64_t physical_memory() {
+  int64_t bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    int64_t limit = 0;
+    if (std::ifstream in(path); in >> limit && limit > 0)
+      bytes = std::min(bytes, limit);  // "max" is no number
+  }
+  return bytes;
+}
+
+int64_t count_parameters(const ModelConfig& c) {
+  const int64_t q = int64_t(c.H) * c.D, kv = int64_t(c.KVH) * c.D, C = c.C, F = c.F;
+  int64_t layer = C * (q + 2 * kv) + q * C + 3 * C * F + 2 * C;
+  if (c.qkv_bias) layer += q + 2 * kv;
+  if (c.o_bias) layer += C;
+  if (c.mlp_bias) layer += 2 * F + C;
+  if (c.qk_norm) layer += 2 * c.D;
+  if (c.sandwich_norms) layer += 2 * C;
+  return int64_t(c.V) * C * (c.tied ? 1 : 2) + C + c.L * layer;
+}
+
+Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                 const Backend& backend) {
+  Resolved r;
+  r.enable_prefix_caching = options.enable_prefix_caching;
+  r.scheduler.max_model_len = resolve_max_model_len(options, config);
+  r.block_size = in_range(options.block_size, 1, "--block-size");
+  if (!options.paged_kv) r.block_size = r.scheduler.max_model_len;
+  if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1))
+    throw Error("must be above 0 and at most 1", "--gpu-memory-utilization");
+
+  MemoryPlan& m = r.memory;
+  m.utilization = options.gpu_memory_utilization;
+  m.weights = weight_bytes;
+  m.kv_bytes_per_token = kv_bytes_per_token(config, choose_device(options).kv_dtype);
+  m.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
+  m.num_gpu_blocks_override = options.num_gpu_blocks_override;
+  if (m.num_gpu_blocks_override) in_range(*m.num_gpu_blocks_override, 1, "--num-gpu-blocks-override");
+  m.block_size = r.block_size;
+  auto plan_scratch = [&] {
+    r.notes.clear();
+    resolve_scheduler(options, r);
+    const SchedulerConfig& s = r.scheduler;
+    m.max_model_len = r.scheduler.max_model_len;
+    m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
+                Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, m.blocks_per_seq()) +
+                backend.scratch_bytes(
+                    Transformer::limits(config, s.max_num_batched_tokens, s.max_num_seqs, s.max_model_len));
+    m.device_memory = options.device_memory.value_or(default_device_memory(m));
+  };
+  plan_scratch();
+  if (options.max_model_len == -1) {
+    const int32_t fits = largest_model_len(m);
+    r.scheduler.max_model_len = std::clamp(fits, 1, config.max_position);
+    if (!options.paged_kv) r.block_size = m.block_size = r.scheduler.max_model_len;
+    plan_scratch();
+  }
+  plan_memory(m);
+  return r;
+}
+
+}  // namespace nano

@@ -1,0 +1,154 @@
+#include "app/run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "app/llm.h"            // LLM
+#include "app/output_json.h"    // request_output_json
+#include "app/prompts.h"        // text_prompt, jobs_from_jsonl
+#include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
+#include "app/start.h"          // start_llm
+#include "app/terminal.h"       // Interrupt
+#include "base/error.h"         // Error
+#include "base/mapped_file.h"   // read_file
+
+namespace nano {
+
+namespace {
+
+struct RunOptions {
+  EngineOptions engine;
+  nlohmann::json sampling;
+  PromptOptions prompt;
+  std::string chat_template, prompts_file, token_ids;
+  std::optional<std::string> text;
+  bool json = false;
+};
+
+bool parse(const Args& args, RunOptions& o) {
+  ArgParser parser(
+      "run",
+      "Completes PROMPT: through the model's chat template if it has one, else as plain text.\n"
+      "Without PROMPT, or with -, it is read from stdin (one line break at the end is dropped).");
+  add_engine_flags(parser, o.engine);
+  parser.positional("PROMPT", "the text; quote it");
+  add_sampling_flags(parser, o.sampling);
+  parser.heading("Prompts and output");
+  parser.add("raw", o.prompt.raw, "plain completion, even if the model has a chat template");
+  parser.add("system", o.prompt.system, "the system message");
+  parser.add("chat-template", o.chat_template, "a file with a Jinja template, in place of the model's");
+  parser.add("prompts", o.prompts_file,
+             "a file with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
+             "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
+  parser.add("prompt-token-ids", o.token_ids, "the prompt as ids: 1,2,3");
+  parser.add("json", o.json, "one RequestOutput a line");
+  if (!parser.parse(args)) return false;
+  take_model(parser, o.engine);
+  o.text = parser.next_positional();
+  no_more_positionals(parser);
+  if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
+    parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
+  if (o.prompts_file.empty() && o.token_ids.empty() && (!o.text || *o.text == "-")) {
+    if (!o.text && stdin_is_terminal()) parser.refuse("no PROMPT was given");
+    o.text = read_stdin();
+    if (!o.text->empty() && o.text->back() == '\n') o.text->pop_back();
+  }
+  return true;
+}
+
+std::vector<PromptJob> make_jobs(const LLM& llm, const RunOptions& o) {
+  const SamplingParams params = make_sampling_params(o.engine, o.sampling);
+  if (!o.prompts_file.empty()) return jobs_from_jsonl(llm, o.prompts_file, o.prompt, params);
+  PromptJob job;
+  job.params = params;
+  if (!o.token_ids.empty()) {
+    job.prompt.token_ids = parse_id_list(o.token_ids, "nano run --prompt-token-ids");
+    return {job};
+  }
+  try {
+    job.prompt = text_prompt(llm, *o.text, o.prompt);
+  } catch (const Error& error) {  // the request's failure, as the same line of a file would be
+    job.prompt.text = *o.text;
+    job.error = error.what();
+  }
+  return {job};
+}
+
+// Runs what can run; results in the order of the jobs.
+std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<PromptJob>& jobs,
+                                    const LLM::OnUpdate& on_update, Interrupt& interrupt) {
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  std::vector<size_t> place;
+  std::vector<RequestOutput> results(jobs.size());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].error.empty()) {
+      prompts.push_back(jobs[i].prompt);
+      params.push_back(jobs[i].params);
+      place.push_back(i);
+    } else {
+      results[i].prompt = jobs[i].prompt.text;
+      results[i].error = jobs[i].error;
+      results[i].finished = true;
+    }
+  }
+  std::vector<RequestOutput> outputs =
+      llm.generate(prompts, params, on_update, [&] { return interrupt.taken(); });
+  for (size_t i = 0; i < outputs.size(); ++i) results[place[i]] = std::move(outputs[i]);
+  for (size_t i = 0; i < results.size(); ++i) results[i].request_id = std::to_string(i);
+  return results;
+}
+
+void print_text(const std::vector<RequestOutput>& results) {
+  for (const RequestOutput& result : results)
+    for (const CompletionOutput& answer : result.outputs) {
+      if (results.size() > 1) fmt::print("[prompt {}] ", result.request_id);
+      if (result.outputs.size() > 1) fmt::print("[answer {}] ", answer.index);
+      fmt::print("{}\n", answer.text);
+    }
+}
+
+}  // namespace
+
+int run_command(const Args& args) {
+  RunOptions o;
+  if (!parse(args, o)) return 0;
+  Interrupt interrupt;
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, interrupt);
+  if (!o.chat_template.empty()) llm->set_chat_template(read_file(o.chat_template));
+  const std::vector<PromptJob> jobs = make_jobs(*llm, o);
+  const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
+  auto show = [&](const RequestOutput& out) {
+    if (!streams) return;
+    fmt::print("{}", out.outputs[0].delta);
+    std::fflush(stdout);
+  };
+  std::vector<RequestOutput> results = run_jobs(*llm, jobs, show, interrupt);
+
+  if (o.json) {
+    for (const RequestOutput& result : results)
+      fmt::print("{}\n", json_text(request_output_json(result, llm->tokenizer())));
+  } else if (!streams) {
+    print_text(results);
+  } else {
+    const auto& outputs = results[0].outputs;
+    const bool aborted = !outputs.empty() && outputs[0].finish_reason == FinishReason::abort;
+    fmt::print("{}\n", aborted ? outputs[0].delta : "");  // what the decoder held back
+  }
+  std::fflush(stdout);
+
+  bool failed = false;
+  for (const RequestOutput& result : results) {
+    if (!result.error.empty()) fmt::print(stderr, "error: prompt {}: {}\n", result.request_id, result.error);
+    failed |= !result.error.empty();
+    for (const CompletionOutput& answer : result.outputs)
+      failed |= answer.finish_reason == FinishReason::abort;
+  }
+  if (o.engine.stats) fmt::print(stderr, "{}\n", dim(stats_line(results)));
+  return failed ? 1 : 0;
+}
+
+}  // namespace nano

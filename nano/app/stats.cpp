@@ -1,0 +1,37 @@
+#include "app/stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace nano {
+
+double percentile(std::vector<double> values, double p) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::sort(values.begin(), values.end());
+  const double at = std::clamp(p, 0.0, 100.0) / 100 * double(values.size() - 1);
+  const auto below = size_t(std::floor(at));
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (at - double(below));
+}
+
+double mean(const std::vector<double>& values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
+}
+
+RequestLatency request_latency(double send, const std::vector<Chunk>& chunks) {
+  RequestLatency r;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    r.tokens += chunks[i].tokens;
+    if (i > 0) r.itl.push_back(chunks[i].time - chunks[i - 1].time);
+  }
+  if (chunks.empty()) return r;
+  r.ttft = chunks.front().time - send;
+  r.e2el = chunks.back().time - send;
+  if (r.tokens > 1) r.tpot = (r.e2el - *r.ttft) / double(r.tokens - 1);
+  return r;
+}
+
+}  // namespace nano

@@ -1,0 +1,99 @@
+#include "app/tokenize.h"
+
+#include <cstdio>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "app/llm.h"           // load_tokenizer, render_conversation
+#include "app/loader.h"        // find_model
+#include "app/output_json.h"   // json_text
+#include "app/terminal.h"      // read_stdin
+#include "base/error.h"        // Error
+#include "base/json.h"         // parse_ordered_json
+#include "base/mapped_file.h"  // read_file
+
+namespace nano {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct TokenizeOptions {
+  std::string model, messages, chat_template;
+  std::optional<std::string> text, bos_token, eos_token;
+  bool bos = true, special = true, generation_prompt = true, json = false;
+};
+
+bool parse(const Args& args, TokenizeOptions& o) {
+  ArgParser parser(
+      "tokenize",
+      "Token ids of TEXT (or of stdin, byte for byte). Needs only the vocabulary: a .gguf file, a\n"
+      "directory with the tokenizer's files, or a tokenizer.json.\n"
+      "--json: {\"tokens\": [ids], \"text\": what was tokenised; with --messages the rendered prompt}");
+  parser.positional("MODEL", "where the vocabulary is");
+  parser.positional("TEXT", "the text; quote it");
+  parser.option("model", "PATH", "the same as MODEL", [&](const std::string& v) { o.model = v; });
+  parser.add("json", o.json, "one JSON object");
+  parser.add("bos", o.bos, "off: no BOS or EOS is added");
+  parser.add("special", o.special, "off: \"<|im_start|>\" in the text is text, not the control token");
+  parser.heading("Conversations");
+  parser.add("messages", o.messages, "a JSON file with a list of messages, to be rendered");
+  parser.add("chat-template", o.chat_template, "a file with a Jinja template, in place of the model's");
+  parser.add("add-generation-prompt", o.generation_prompt, "end with the start of the assistant's turn");
+  parser.option("bos-token", "TEXT", "bos_token of the template",
+                [&](const std::string& v) { o.bos_token = v; });
+  parser.option("eos-token", "TEXT", "eos_token of the template",
+                [&](const std::string& v) { o.eos_token = v; });
+  if (!parser.parse(args)) return false;
+  EngineOptions engine;
+  engine.model = o.model;
+  take_model(parser, engine);
+  o.model = engine.model;
+  o.text = parser.next_positional();
+  no_more_positionals(parser);
+  if (o.text && !o.messages.empty()) parser.refuse("TEXT and --messages exclude each other");
+  if (!o.text && o.messages.empty()) o.text = read_stdin();
+  return true;
+}
+
+// The prompt of a conversation: text and ids.
+Prompt render_messages(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+  const std::string source = o.chat_template.empty() ? tokenizer.chat_template : read_file(o.chat_template);
+  if (source.empty()) throw Error("this model has no chat template", o.model, "give --chat-template FILE");
+  const Json messages = parse_ordered_json(read_file(o.messages), o.messages);
+  return render_conversation(tokenizer, ChatTemplate(source), messages, o.generation_prompt, o.bos_token,
+                             o.eos_token);
+}
+
+void print_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  for (int32_t id : ids) {
+    // Quoted as JSON, so that line breaks and spaces can be seen.
+    fmt::print("{:>7}  {}{}\n", id, json_text(Json(tokenizer.decode({&id, 1}, false))),
+               tokenizer.is_special(id) ? "  (special)" : "");
+  }
+  fmt::print("{} tokens\n", ids.size());
+}
+
+}  // namespace
+
+int tokenize_command(const Args& args) {
+  TokenizeOptions o;
+  if (!parse(args, o)) return 0;
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(find_model(o.model));
+  Prompt prompt;
+  if (!o.messages.empty()) {
+    prompt = render_messages(*tokenizer, o);
+  } else {
+    prompt.text = *o.text;
+    prompt.token_ids =
+        tokenizer->encode(prompt.text, {/*add_special_tokens=*/o.bos, /*parse_special=*/o.special});
+  }
+  if (o.json)
+    fmt::print("{}\n", json_text(Json{{"tokens", prompt.token_ids}, {"text", prompt.text}}));
+  else
+    print_pieces(*tokenizer, prompt.token_ids);
+  return 0;
+}
+
+}  // namespace nano

@@ -1,0 +1,75 @@
+// build/nano COMMAND …: the table of commands, and the one place where an Error becomes a line and an exit code.
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "app/bench.h"          // bench
+#include "app/chat.h"           // chat
+#include "app/cli.h"            // Args
+#include "app/info.h"           // info
+#include "app/ppl.h"            // ppl
+#include "app/run.h"            // run
+#include "app/tokenize.h"       // tokenize
+#include "app/trace_summary.h"  // trace
+#include "base/error.h"         // Error
+
+namespace nano {
+namespace {
+
+struct Command {
+  const char* name;
+  const char* help;
+  int (*function)(const Args& args);
+};
+
+const Command kCommands[] = {
+    {"run", "complete a prompt, or a file of prompts in one batch", run_command},
+    {"chat", "talk to a model", chat_command},
+    {"info", "what a model is made of, and the memory it takes", info_command},
+    {"tokenize", "text to token ids, or a conversation to its prompt", tokenize_command},
+    {"ppl", "perplexity of a text", ppl_command},
+    {"bench", "latency | throughput: how fast", bench_command},
+    {"trace", "summary: what the scheduler did, from a --trace file", trace_command},
+};
+
+void print_help() {
+  fmt::print(
+      "nano: a small LLM inference engine to read and to teach from\n\n"
+      "usage: build/nano COMMAND MODEL …\n"
+      "MODEL is a .gguf file, a Hugging Face directory, or a name: tiny, smollm2\n\n");
+  for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.help);
+  fmt::print(
+      "\n`build/nano COMMAND --help` lists the flags, their defaults and what each teaches.\n"
+      "  build/nano run tiny \"In the beginning\" --raw\n"
+      "  build/nano chat smollm2\n");
+}
+
+int dispatch(const Args& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    print_help();
+    return args.empty() ? 2 : 0;
+  }
+  std::string names;
+  for (const Command& command : kCommands) {
+    if (args[0] == command.name) return command.function(Args(args.begin() + 1, args.end()));
+    names += (names.empty() ? "" : ", ") + std::string(command.name);
+  }
+  throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);
+}
+
+}  // namespace
+}  // namespace nano
+
+// 0 done; 1 a request failed; 2 bad usage, or nothing could start.
+int main(int argc, char** argv) {
+  try {
+    return nano::dispatch(nano::Args(argv + 1, argv + argc));
+  } catch (const std::exception& e) {
+    std::string line = e.what();
+    if (dynamic_cast<const std::bad_alloc*>(&e)) line = "out of memory";
+    fmt::print(stderr, "error: {}\n", line);
+    return 2;
+  }
+}
