@@ -31,7 +31,7 @@ LDFLAGS += $(filter -fsanitize=%,$(FLAGS_$(FLAVOUR)))
 LDLIBS += -lfmt -lpcre2-8 -lutf8proc -lpthread
 
 SOURCES := $(sort $(wildcard nano/*/*.cpp))
-OBJECTS := $(SOURCES:%.cpp=$(BUILD)/%.o)
+OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
 TESTS := $(sort $(wildcard tests/*.cpp))
 MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
 
@@ -42,17 +42,17 @@ all: build/nano
 build/nano: build/release/nano
 	@ln -sf release/nano $@
 
-$(BUILD)/%.o: %.cpp
+$(BUILD)/obj/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
 
-$(BUILD)/nano: $(BUILD)/nano/main.o $(OBJECTS)
+$(BUILD)/nano: $(BUILD)/obj/nano/main.o $(OBJECTS)
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/%.o) $(OBJECTS)
+$(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/obj/%.o) $(OBJECTS)
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/%.o) $(BUILD)/tests/test_main.o $(OBJECTS)
+$(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/obj/%.o) $(BUILD)/obj/tests/test_main.o $(OBJECTS)
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 ifneq ($(FLAVOUR),release)
@@ -103,7 +103,7 @@ fuzz: fuzz-deps
 	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
 fuzz-run: $(FUZZERS:%=run-%)
 	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
-build/fuzz/%: build/fuzz/tests/fuzz/%.o $(OBJECTS)
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(OBJECTS)
 	$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
 $(FUZZERS:%=run-%): run-%: build/fuzz/%
 	@mkdir -p build/fuzz/new/$*

@@ -106,20 +106,26 @@ TEST_CASE("SmolLM2's chats as transformers renders them") {
 
 TEST_CASE("real templates render as jinja2 renders them") {
   const Json golden = Json::parse(read("renderings.json"));
-  REQUIRE(golden["renderings"].size() >= 12);
+  REQUIRE(golden["renderings"].size() >= 10);
   for (const auto& [name, renderings] : golden["renderings"].items()) {
     const ChatTemplate chat(read(name));
     for (const auto& [conversation, expected] : renderings.items()) {
       const std::string which = name + ": " + conversation;
       INFO(which);
-      check(chat, with(golden["common"], golden["conversations"][conversation]), expected);
+      const Json variables = with(golden["common"], golden["conversations"][conversation]);
+      const bool prints_list = expected.value("text", "").find("[{'type'") != std::string::npos;
+      if (prints_list) {  // a list in Python's notation, which no model wants: refused
+        CHECK_THROWS_AS(chat.render_text(variables), nano::Error);
+      } else {
+        check(chat, variables, expected);
+      }
     }
   }
 }
 
 TEST_CASE("snippets mean what they mean to jinja2") {
   const Json golden = Json::parse(read("renderings.json"));
-  REQUIRE(golden["snippets"].size() >= 60);
+  REQUIRE(golden["snippets"].size() >= 50);
   for (const Json& one : golden["snippets"]) {
     INFO(one["template"].get<std::string>());
     check(ChatTemplate(one["template"].get<std::string>()), golden["variables"], one);
@@ -140,19 +146,17 @@ TEST_CASE("T6 what a user typed is never the template's text") {
   CHECK(marked(set + "{{ c ~ 1 }}", variables) == "[<|im_end|>é]1");
   CHECK(marked(set + "{{ c[2:4] }}{{ ('x' + c)[::-1] }}", variables) == "[imé>|dne_mi|<]x");
   CHECK(marked(set + "{{ c.split('|') | join('|') }}", variables) == "[<]|[im_end]|[>é]");
-  CHECK(marked(set + "{{ c | replace('im', '<|eot|>') | upper }}", variables) == "[<|]<|EOT|>[_END|>É]");
+  CHECK(marked(set + "{{ c.replace('im', '<|eot|>') }}", variables) == "[<|]<|eot|>[_end|>é]");
   CHECK(marked(set + "{{ ['x', c] | tojson }}", variables) == "[[\"]x[\", \"<|im_end|>é\"]]");
-  CHECK(marked(set + "{{ ['x', c] }}", variables) == "[[']x[', '<|im_end|>é']]");
-  CHECK(marked(set + "{% set d %}-{{ c }}-{% endset %}{{ d }}", variables) == "-[<|im_end|>é]-");
-  CHECK(marked("{% macro m(x) %}({{ x }}){% endmacro %}" + set + "{{ m(c) }}", variables) ==
-        "([<|im_end|>é])");
+  CHECK(marked(set + "{{ ['x', c, 'y'] | join }}{{ c | default('x') }}", variables) ==
+        "x[<|im_end|>é]y[<|im_end|>é]");
   CHECK(
       marked(
           set +
               "{% set ns = namespace(t='') %}{% for x in c %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}",
           variables) == "[<|im_end|>é]");
   CHECK(marked("{% for k in messages[0] %}{{ k }}{% endfor %}", variables) == "[rolecontent]");
-  CHECK(marked("{{ messages[0].content.strip(' é').title() }}", variables) == "[<|Im_End|>]");
+  CHECK(marked("{{ messages[0].content.strip(' é') }}", variables) == "[<|im_end|>]");
 }
 
 TEST_CASE("an unsupported feature is named with its line when the template is compiled") {
@@ -161,17 +165,56 @@ TEST_CASE("an unsupported feature is named with its line when the template is co
     const char* says;
   } rows[] = {
       {"a\nb {% include 'x' %}", "line 2: unsupported statement 'include'"},
+      {"{% macro f(a) %}\n{% endmacro %}", "line 1: unsupported statement 'macro'"},
+      {"\n{% raw %}{% endraw %}", "line 2: unsupported statement 'raw'"},
+      {"{% for x in y %}\n{% break %}{% endfor %}", "line 2: unsupported statement 'break'"},
+      {"{% for x in y %}{% continue %}{% endfor %}", "line 1: unsupported statement 'continue'"},
+      {"{% generation %}{% endgeneration %}", "line 1: unsupported statement 'generation'"},
+      {"{% call f() %}{% endcall %}", "line 1: unsupported statement 'call'"},
+      {"{% filter trim %}{% endfilter %}", "line 1: unsupported statement 'filter'"},
+      {"\n{% set x %}a{% endset %}", "line 2: unsupported here: expected '=', got the end"},
+      {"{% set a, b = 1, 2 %}", "line 1: unsupported here: expected '=', got ','"},
+      {"{% for x in y recursive %}{% endfor %}",
+       "line 1: unsupported here: expected the end of the tag, got 'rec"},
       {"\n\n{{ x | frobnicate }}", "line 3: unsupported filter 'frobnicate'"},
+      {"{{ d | dictsort }}", "line 1: unsupported filter 'dictsort'"},
+      {"{{ 'a' | upper }}", "line 1: unsupported filter 'upper'"},
+      {"{{ 'a' | title }}", "line 1: unsupported filter 'title'"},
+      {"{{ x | map('upper') }}", "line 1: unsupported filter 'map'"},
+      {"{{ x | int }}", "line 1: unsupported filter 'int'"},
+      {"{{ x | first }}", "line 1: unsupported filter 'first'"},
       {"{% if false %}\n{{ x.frob() }}{% endif %}", "line 2: unsupported method 'frob'"},
-      {"{{ x is frobby }}", "unsupported test 'frobby'"},
-      {"{{ frob(1) }}", "unsupported function 'frob'"},
-      {"{{ x | tojson(colour=1) }}", "'tojson': unsupported argument 'colour'"},
-      {"{{ x | trim(1, 2) }}", "'trim': takes at most 1 arguments"},
-      {"{{ x.startswith() }}", "'startswith': argument 'prefix' is missing"},
-      {"{{ 2 ** 3 }}", "unsupported operator '**'"},
-      {"{% for x in y recursive %}{% endfor %}", "unsupported: recursive loop"},
-      {"{{ {1: 2} }}", "unsupported: a dict key that is not a string"},
-      {"{{ 0x1f }}", "unsupported number '0x'"},
+      {"{{ x.upper() }}", "line 1: unsupported method 'upper'"},
+      {"{{ x.split() }}", "line 1: 'split': argument 'sep' is missing"},
+      {"{{ x.split(',', 1) }}", "line 1: 'split': unsupported: too many arguments"},
+      {"{{ x is frobby }}", "line 1: unsupported test 'frobby'"},
+      {"{{ x is odd }}", "line 1: unsupported test 'odd'"},
+      {"{{ x is eq 3 }}", "line 1: 'eq': argument 'other' is missing"},
+      {"{{ x | selectattr('a', 'gt', 1) }}", "line 1: unsupported test 'gt'"},
+      {"{{ x | reject(y) }}", "line 1: unsupported test"},
+      {"{{ frob(1) }}", "line 1: unsupported function 'frob'"},
+      {"{{ range(3) }}", "line 1: unsupported function 'range'"},
+      {"{{ x | tojson(sort_keys=true) }}", "line 1: 'tojson': unsupported argument 'sort_keys'"},
+      {"{{ x | trim(1, 2) }}", "line 1: 'trim': unsupported: too many arguments"},
+      {"{{ x | default('a', default_value='b') }}", "line 1: 'default': unsupported: too many arguments"},
+      {"{{ x.startswith() }}", "line 1: 'startswith': argument 'prefix' is missing"},
+      {"{{ 2 ** 3 }}", "line 1: unsupported here: expected the end of the tag, got '**'"},
+      {"{{ 2 / 3 }}", "line 1: unsupported here: expected the end of the tag, got '/'"},
+      {"{{ 2 // 3 }}", "line 1: unsupported here: expected the end of the tag, got '//'"},
+      {"{{ 2 * 3 }}", "line 1: unsupported here: expected the end of the tag, got '*'"},
+      {"{{ 1 < 2 < 3 }}", "line 1: unsupported here: expected the end of the tag, got '<'"},
+      {"{{ (1, 2) }}", "line 1: unsupported here: expected ')', got ','"},
+      {"{{ 'a' 'b' }}", "line 1: unsupported here: expected the end of the tag, got 'b'"},
+      {"{{ x.0 }}", "line 1: unsupported here: expected a name, got '0'"},
+      {"{{ x[0]() }}", "line 1: unsupported here: expected the end of the tag, got '('"},
+      {"{{ loop.cycle('a') }}", "line 1: unsupported method 'cycle'"},
+      {"{{ loop.depth }}", "line 1: unsupported: loop.depth"},
+      {"{{ loop.previtem }}", "line 1: unsupported: loop.previtem"},
+      {"{{ loop.revindex }}", "line 1: unsupported: loop.revindex"},
+      {"\n{{ d.items }}", "line 2: 'items' is a method of every mapping, write ['items']"},
+      {"{{ 0x1f }}", "line 1: unsupported number '0x1f'"},
+      {"{{ 1.5 }}", "line 1: unsupported number '1.5'"},
+      {"{{ '\\x41' }}", "line 1: unsupported escape '\\x'"},
   };
   for (const auto& row : rows) {
     INFO(row.source);
@@ -191,18 +234,12 @@ TEST_CASE("a syntax error is an Error with its line") {
       {"\n{% for x in y %}{% endif %}{% endfor %}", "line 2: unsupported statement 'endif'"},
       {"{{ a", "line 1: the tag has no '}}'"},
       {"\n{{ 'a }}", "line 2: a string has no end"},
-      {"{# a", "missing end of comment"},
-      {"{% raw %} {% endif %}", "missing end of raw"},
+      {"{{ 'a\\", "line 1: a string has no end"},
+      {"\n{# a", "line 2: a comment has no end"},
       {"{{ a b }}", "expected the end of the tag, got 'b'"},
-      {"{{ (a] }}", "unexpected ']'"},
+      {"{{ (a] }}", "expected ')', got ']'"},
       {"{{ }}", "expected an expression"},
-      {"{% break %}", "'break' outside a loop"},
-      {"{% for x in y %}{% set z %}{% break %}{% endset %}{% endfor %}", "'break' outside a loop"},
-      {"{% set true = 1 %}", "a name to assign to"},
-      {"{{ '\\u12' }}", "broken \\ escape"},
       {"{{ a ? b }}", "unexpected character '?'"},
-      {"{{ f(a=1, 2) }}", "unsupported function 'f'"},
-      {"{{ range(start=1, 2) }}", "a positional argument follows a named one"},
       {"{{ 99999999999999999999 }}", "unsupported number"},
   };
   for (const auto& row : rows) {
@@ -217,61 +254,72 @@ TEST_CASE("a syntax error is an Error with its line") {
 TEST_CASE("an error while rendering names its line") {
   CHECK(says("a\n{{ x.y }}") == "chat template line 2: 'x' is undefined");
   CHECK(says("{% for i in [1] %}\n\n{{ i + 'a' }}{% endfor %}") ==
-        "chat template line 3: unsupported operand types: int and str");
+        "chat template line 3: unsupported: integer + string");
   CHECK(says("\n{{ raise_exception('a' ~ 1) }}") == "chat template line 2: a1");
-  CHECK(has(says("{{ d.items }}", {{"d", {{"items", 1}}}}), "write ['items']"));
-  CHECK(has(says("{{ 'a' | safe + 'b' }}"), "unsupported: + of a string marked `safe`"));
-  CHECK(has(says("{{ 9223372036854775807 + 1 }}"), "beyond 64 bits"));
+  CHECK(has(says("{{ [x] }}"), "line 1: unsupported: printing a list (tojson can)"));
+  CHECK(has(says("{{ {'a': 1} }}"), "unsupported: printing a mapping"));
+  CHECK(has(says("{{ {1: 2} }}"), "unsupported: a dict key that is not a string"));
+  CHECK(has(says("{{ x | tojson(true) }}", {{"x", 1}}), "unsupported: ensure_ascii"));
+  CHECK(has(says("{{ [{'a': 1}] | selectattr('a.b') | list | tojson }}"), "unsupported: a path"));
+  CHECK(has(says("{{ 7 % -3 }}"), "unsupported: %"));
+  CHECK(has(says("{{ 'a' < 'b' }}"), "unsupported: string < string"));
+  CHECK(has(says("{{ x + 1 }}", {{"x", 1.5}}), "unsupported: real number + integer"));
+  CHECK(has(says("{{ 'a' | replace('', 'b') }}"), "unsupported filter 'replace'"));
+  CHECK(has(says("{{ 'a'.replace('', 'b') }}"), "unsupported: replace of an empty string"));
+  CHECK(has(says("{{ [1, 2][::0] | tojson }}"), "slice step cannot be zero"));
+  CHECK(has(says("{{ x + x }}", {{"x", 9223372036854775807}}), "beyond 64 bits"));
   CHECK(has(says("{{ x }}", {{"x", 18446744073709551615u}}), "beyond 64 bits"));
 }
 
 TEST_CASE("hostile templates end soon, with an Error") {
   const auto begin = std::chrono::steady_clock::now();
-  const std::string r = "range(100000)";
-  CHECK(has(says("{{ range(10**9) }}"), "unsupported"));
-  CHECK(has(says("{% for i in range(1000000000) %}{% endfor %}"), "range of more than"));
-  CHECK(has(says("{% for i in " + r + " %}{% for j in " + r + " %}{% endfor %}{% endfor %}"), "steps"));
-  CHECK(has(says("{% for i in " + r + " %}{{ 'aaaaaaaaaa' * 1000 }}{% endfor %}"), "output exceeds"));
-  CHECK(has(
-      says("{% set ns = namespace(a='a') %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}"),
-      "MB of values"));
-  CHECK(has(says("{{ 'abc' * 9223372036854775807 }}"), "a string of more than"));
-  CHECK(has(says("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "nesting deeper"));
-  CHECK(has(says("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}"
-                 "{{ ns.l }}"),
-            "nesting deeper"));
-  CHECK(has(says("{{ '" + std::string(40000, 'a') + "' * 300 in 'a' * 12000000 }}"), "steps"));
+  const Json many = {{"r", Json(std::vector<int>(2000))}, {"a", std::string(100'000, 'a')}};
+  const std::string grow = "{% set ns = namespace(x='a', l=[]) %}{% for i in r %}";
+  CHECK(has(says("{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", many), "steps"));
+  CHECK(has(says("{% for i in r %}{{ a }}{% endfor %}", many), "more than 4 MB"));
+  CHECK(has(says(grow + "{% set ns.x = ns.x + ns.x %}{% endfor %}", many), "steps"));
+  CHECK(has(says(grow + "{% set ns.l = ns.l + [a, a] + ns.l %}{% endfor %}", many), "steps"));
+  CHECK(has(says(grow + "{% set ns.l = [ns.l] %}{% endfor %}", many), "nested deeper than 100"));
+  CHECK(has(says(grow + "{% set ns.l = [ns.l, ns.l] if i < 50 %}{% endfor %}{{ ns.l | tojson }}", many),
+            "nested"));
+  CHECK(has(says(grow + "{% set ns.l = [ns] %}{% endfor %}{{ ns.l | tojson }}", many),
+            "namespace value has no JSON"));
+  CHECK(has(says("{% for i in r %}{{ a.split('a') | length }}{% endfor %}", many), "steps"));
+  CHECK(has(says("{% for i in r %}{{ a[::-1] }}{% endfor %}", many), "steps"));
+  CHECK(has(says("{% for i in r %}{{ a | tojson }}{% endfor %}", many), "steps"));
+  CHECK(has(says("{% for i in r %}{{ (a + 'b') in (a + a) }}{% endfor %}", many), "steps"));
   const std::pair<std::string, std::string> brackets[] = {
-      {"(", ")"},  {"[", "]"},           {"-", ""},   {"not ", ""},       {"{'a':", "}"},
-      {"f(", ")"}, {"1 if 1 else ", ""}, {"x[", "]"}, {"x|default(", ")"}};
+      {"(", ")"},           {"[", "]"},     {"-", ""},
+      {"not ", ""},         {"{'a':", "}"}, {"raise_exception(", ")"},
+      {"1 if 1 else ", ""}, {"x[", "]"},    {"x|default(", ")"}};
   for (const auto& [open, close] : brackets) {
-    std::string deep = "{% macro f(a) %}{% endmacro %}{{ ", closing = "1";
+    std::string deep = "{{ ", closing = "1";
     for (int i = 0; i < 20000; ++i) deep += open, closing += close;
-    INFO(deep.substr(33, 20));
+    INFO(deep.substr(0, 20));
     CHECK(has(says(deep + closing + " }}"), "nesting deeper"));
   }
   for (const std::string more : {"+1", ".x", "|trim", "[0]", " is none", " and 1", "~1"}) {
-    std::string deep = "{{ 1";
-    for (int i = 0; i < 100000; ++i) deep += more;
+    std::string deep = "{{ a";
+    for (int i = 0; i < 10000; ++i) deep += more;
     INFO(more);
-    CHECK(has(says(deep + " }}"), "more than 200 levels"));
+    CHECK(has(says(deep + " }}"), "more than 300 levels"));
   }
   std::string blocks;
-  for (int i = 0; i < 100000; ++i) blocks += "{% if 1 %}";
+  for (int i = 0; i < 10000; ++i) blocks += "{% if 1 %}";
   CHECK(has(says(blocks), "nesting deeper"));
   Json deep_message = 1;
   for (int i = 0; i < 1000; ++i) deep_message = Json::array({std::move(deep_message)});
-  CHECK(has(says("{{ m }}", {{"m", std::move(deep_message)}}), "nesting deeper"));
+  CHECK(has(says("{{ 1 }}", {{"m", std::move(deep_message)}}), "nested deeper"));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  CHECK(seconds < 30);  // a few at most in release; sanitizers are slower
+  CHECK(seconds < 20);  // 0.3 in release; sanitizers and a busy machine are slower
 }
 
 TEST_CASE("a long chat stays inside the limits") {
   Json messages = Json::array();
-  for (int i = 0; i < 2000; ++i)
+  for (int i = 0; i < 1000; ++i)
     messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", std::string(2000, 'x')}});
   const std::string text = ChatTemplate(read("qwen3.jinja")).render_text({{"messages", messages}});
-  CHECK(text.size() > 4'000'000);
+  CHECK(text.size() > 2'000'000);
 }
 
 TEST_CASE("strftime_now is the local time") {

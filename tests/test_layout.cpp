@@ -127,7 +127,7 @@ TEST_CASE("a lesson module's object defines exactly its header's functions") {
       declared.insert((*it)[1]);
 
     std::set<std::string> defined;
-    std::istringstream symbols(run("nm -C --defined-only " NANO_BUILD_DIR "/nano/core/" + module + ".o"));
+    std::istringstream symbols(run("nm -C --defined-only " NANO_BUILD_DIR "/obj/nano/core/" + module + ".o"));
     for (std::string line; std::getline(symbols, line);) {
       const size_t at = line.find(" T nano::");
       if (at == std::string::npos) continue;

@@ -1,8 +1,7 @@
 #include "catch.h"
 
 #include "base/error.h"         // Error
-#include "text/normalizer.h"    // Normalizer
-#include "text/pretokenizer.h"  // Pretokenizer
+#include "text/pretokenizer.h"  // Normalizer, Pretokenizer, Regex
 
 using namespace nano;
 
@@ -11,13 +10,13 @@ namespace {
 using Pieces = std::vector<std::string>;
 
 Pieces by_name(const std::string& name, const std::string& text) {
-  return pretokenizer_by_name(name).split(text, true);
+  return pretokenizer_by_name(name).split(text);
 }
 
-Pieces split(const std::string& text, SplitBehavior behavior, bool invert = false) {
+Pieces split(const std::string& text, SplitBehavior behavior) {
   Pretokenizer p;
-  p.add_split(Regex("-"), behavior, invert);
-  return p.split(text, true);
+  p.add_split(Regex("-"), behavior);
+  return p.split(text);
 }
 
 }  // namespace
@@ -46,46 +45,37 @@ TEST_CASE("white space is Unicode's: U+0085 is, U+180E is not") {
   CHECK(by_name("gpt-2", "\u0085!") == Pieces{"\u0085", "!"});
 }
 
-TEST_CASE("the five behaviours of Split, plain and inverted") {
+TEST_CASE("the five behaviours of Split") {
   using B = SplitBehavior;
   CHECK(split("a--b-", B::isolated) == Pieces{"a", "-", "-", "b", "-"});
   CHECK(split("a--b-", B::removed) == Pieces{"a", "b"});
   CHECK(split("a--b-", B::merged_with_previous) == Pieces{"a-", "-", "b-"});
   CHECK(split("a--b-", B::merged_with_next) == Pieces{"a", "-", "-b", "-"});
   CHECK(split("a--b-", B::contiguous) == Pieces{"a", "--", "b", "-"});
-  CHECK(split("a--b-", B::removed, true) == Pieces{"-", "-", "-"});
-  CHECK(split("a--b-", B::merged_with_next, true) == Pieces{"a-", "-", "b-"});
   CHECK(split("", B::isolated) == Pieces{});
 }
 
-TEST_CASE("metaspace and the leading space of ByteLevel") {
-  Pretokenizer first, always, never, byte_level;
-  first.add_metaspace("▁", Pretokenizer::Prepend::first);
-  always.add_metaspace("▁", Pretokenizer::Prepend::always);
-  never.add_metaspace("▁", Pretokenizer::Prepend::never);
+TEST_CASE("the leading space of ByteLevel") {
+  Pretokenizer byte_level;
   byte_level.add_leading_space();
-  CHECK(first.split("a b", true) == Pieces{"▁a▁b"});
-  CHECK(first.split("a b", false) == Pieces{"a▁b"});
-  CHECK(always.split("a b", false) == Pieces{"▁a▁b"});
-  CHECK(always.split(" a", true) == Pieces{"▁a"});  // there is one already
-  CHECK(never.split("a b", true) == Pieces{"a▁b"});
-  CHECK(byte_level.split("a", false) == Pieces{" a"});
-  CHECK(byte_level.split(" a", true) == Pieces{" a"});
+  CHECK(byte_level.split("a") == Pieces{" a"});
+  CHECK(byte_level.split(" a") == Pieces{" a"});
+  CHECK(byte_level.split("") == Pieces{});
 }
 
 TEST_CASE("a pattern that matches nothing, or nothing but empty text, ends") {
   Pretokenizer p;
-  p.add_split(Regex("x*"), SplitBehavior::isolated, false);
-  CHECK(p.split("éxxa", true) == Pieces{"é", "xx", "a"});
+  p.add_split(Regex("x*"));
+  CHECK(p.split("éxxa") == Pieces{"é", "xx", "a"});
   Pretokenizer look;
-  look.add_split(Regex("(?=a)"), SplitBehavior::isolated, false);
-  CHECK(look.split("bab", true) == Pieces{"b", "ab"});
+  look.add_split(Regex("(?=a)"));
+  CHECK(look.split("bab") == Pieces{"b", "ab"});
 }
 
 TEST_CASE("a pattern that would take for ever is an error, and so is one that does not compile") {
   Pretokenizer p;
-  p.add_split(Regex("(a|aa|aaa)+$"), SplitBehavior::isolated, false);
-  CHECK_THROWS_AS(p.split(std::string(200, 'a') + "b", true), Error);
+  p.add_split(Regex("(a|aa|aaa)+$"));
+  CHECK_THROWS_AS(p.split(std::string(200, 'a') + "b"), Error);
   CHECK_THROWS_AS(Regex("(unclosed"), Error);
   CHECK_THROWS_AS(Regex(std::string(100'000, 'a')), Error);
   CHECK_THROWS_AS(Regex("a\\Cb"), Error);  // would cut characters
@@ -108,10 +98,13 @@ TEST_CASE("NFC composes, and refuses absurd runs of marks") {
 TEST_CASE("replacing and prepending") {
   Normalizer n;
   n.add_prepend("▁");
-  n.add_replace(Regex::literal(" "), "▁");
+  n.add_replace(" ", "▁");
   CHECK(n.normalize("a b") == "▁a▁b");
   CHECK(n.normalize("") == "");
   Normalizer dots;
-  dots.add_replace(Regex::literal("."), "\\1");
+  dots.add_replace(".", "\\1");
   CHECK(dots.normalize("a.b") == "a\\1b");  // neither side is a pattern
+  Pretokenizer literal;
+  literal.add_split(Regex(".\\s", true));
+  CHECK(literal.split("a .\\sb") == Pieces{"a ", ".\\s", "b"});
 }

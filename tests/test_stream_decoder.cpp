@@ -5,7 +5,7 @@
 
 #include "base/error.h"           // Error
 #include "text/stream_decoder.h"  // StreamDecoder
-#include "text/tokenizer_json.h"  // tokenizer_from_json
+#include "text/tokenizer.h"       // Tokenizer
 #include "base/mapped_file.h"     // read_file
 #include "checkpoint/gguf.h"      // GgufFile
 #include "data.h"                 // data_path
@@ -14,37 +14,17 @@ using namespace nano;
 
 namespace {
 
-// Ids are indices into a list of byte strings; id 0 is a special token.
-class PieceTokenizer final : public Tokenizer {
- public:
-  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {
-    pieces_.insert(pieces_.begin(), "<s>");
-  }
-  std::vector<int32_t> encode(std::string_view, EncodeOptions) const override { return {}; }
-  std::string decode(std::span<const int32_t> ids, bool) const override {
-    LossyUtf8 utf8(replace_each_byte);
-    std::string out;
-    for (int32_t id : ids)
-      if (id != 0) utf8.add(pieces_[size_t(id)], out);
-    utf8.finish(out);
-    return out;
-  }
-  std::string piece(int32_t id, bool skip, bool) const override {
-    return id == 0 && skip ? "" : pieces_[size_t(id)];
-  }
-  int32_t vocab_size() const override { return int32_t(pieces_.size()); }
-  std::string token_text(int32_t id) const override { return pieces_[size_t(id)]; }
-  bool is_special(int32_t id) const override { return id == 0; }
-  int32_t find(std::string_view) const override { return -1; }
-
- private:
-  std::vector<std::string> pieces_;
-};
+// A tokenizer that only decodes: ids are indices into a list of byte strings; id 0 is a special token.
+Tokenizer piece_tokenizer(const std::vector<std::string>& pieces) {
+  std::vector<Tokenizer::Token> tokens = {{"<s>", "<s>", true}};
+  for (const std::string& piece : pieces) tokens.push_back({piece, piece, false});
+  return Tokenizer(tokens, BpeModel({}), Normalizer(), Pretokenizer());
+}
 
 // Feeds ids 1, 2, … and returns the chunks; the last one is finish().
 std::vector<std::string> stream(const std::vector<std::string>& pieces, const std::vector<std::string>& stop,
                                 bool include_stop = false) {
-  PieceTokenizer tokenizer(pieces);
+  const Tokenizer tokenizer = piece_tokenizer(pieces);
   StreamDecoder decoder(tokenizer, stop, include_stop);
   std::vector<std::string> chunks;
   for (size_t i = 1; i <= pieces.size(); ++i) chunks.push_back(decoder.add(int32_t(i)));
@@ -69,7 +49,7 @@ TEST_CASE("F1 a stop string inside one token keeps the text before it") {
 }
 
 TEST_CASE("F1 the earliest match in the text wins, and says which string it was") {
-  PieceTokenizer tokenizer({"xab", "xa", "b", "zabcb"});
+  const Tokenizer tokenizer = piece_tokenizer({"xab", "xa", "b", "zabcb"});
   for (const Chunks& stop : {Chunks{"a", "ab"}, Chunks{"ab", "a"}}) {
     StreamDecoder one(tokenizer, stop);
     CHECK(one.add(1) == "x");
@@ -99,7 +79,7 @@ TEST_CASE("an empty stop string is no reason to stop") {
 }
 
 TEST_CASE("no stop string is looked for in unchecked tokens, but one may begin there") {
-  PieceTokenizer tokenizer({"ab", "a", "b"});
+  const Tokenizer tokenizer = piece_tokenizer({"ab", "a", "b"});
   StreamDecoder decoder(tokenizer, {"ab", "bab"});
   CHECK(decoder.add(1, false) == "a");  // "b" may become "bab"
   CHECK(!decoder.stopped());
@@ -138,7 +118,7 @@ TEST_CASE("invalid bytes: one U+FFFD for each maximal piece, or for each byte") 
 }
 
 TEST_CASE("special tokens are skipped or shown") {
-  PieceTokenizer tokenizer({"a"});
+  const Tokenizer tokenizer = piece_tokenizer({"a"});
   StreamDecoder hide(tokenizer), show(tokenizer, {}, false, false);
   CHECK(hide.add(0) + hide.add(1) == "a");
   CHECK(show.add(0) + show.add(1) == "<s>a");
@@ -188,7 +168,7 @@ TEST_CASE("T5 one dummy space is dropped at the start of a whole text, none when
 // The plain way: the whole text again after each token.
 struct NaiveStream {
   std::string stop, text;
-  void run(const PieceTokenizer& tokenizer, const std::vector<int32_t>& ids, const Chunks& stops,
+  void run(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const Chunks& stops,
            size_t unchecked) {
     size_t old_size = 0;
     for (size_t n = 1; n <= ids.size(); ++n) {
@@ -218,7 +198,7 @@ TEST_CASE("random streams with random stop strings equal the naive search") {
   std::mt19937 rng(seed);
   auto pick = [&](int n) { return int(rng() % uint32_t(n)); };
   const Chunks parts = {"a", "b", "ab", "ba", "aab", "é", "\xC3", "\xA9", "\xE2\x82", "\xAC", "\xFF", "aé"};
-  PieceTokenizer tokenizer(parts);
+  const Tokenizer tokenizer = piece_tokenizer(parts);
   int num_stopped = 0;
   for (int round = 0; round < 3000; ++round) {
     Chunks stops;
@@ -252,7 +232,7 @@ TEST_CASE("random streams with random stop strings equal the naive search") {
 }
 
 TEST_CASE("a very long stop string costs linear time") {
-  PieceTokenizer tokenizer({std::string(1000, 'a'), "b"});
+  const Tokenizer tokenizer = piece_tokenizer({std::string(1000, 'a'), "b"});
   StreamDecoder decoder(tokenizer, {std::string(100'000, 'a') + "b"});
   for (int i = 0; i < 1000; ++i) decoder.add(1);
   decoder.add(2);

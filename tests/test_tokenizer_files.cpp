@@ -6,13 +6,12 @@
 
 #include <unistd.h>
 
-#include "base/error.h"           // Error
-#include "base/json.h"            // parse_json
-#include "base/mapped_file.h"     // read_file
-#include "checkpoint/gguf.h"      // GgufFile
-#include "data.h"                 // data_path
-#include "text/tokenizer.h"       // Tokenizer
-#include "text/tokenizer_json.h"  // tokenizer_from_json
+#include "base/error.h"        // Error
+#include "base/json.h"         // parse_json
+#include "base/mapped_file.h"  // read_file
+#include "checkpoint/gguf.h"   // GgufFile
+#include "data.h"              // data_path
+#include "text/tokenizer.h"    // Tokenizer, tokenizer_from_json
 
 using namespace nano;
 
@@ -46,8 +45,9 @@ std::string load_error(const std::string& tokenizer_json) {
 
 // {"model": {...}} with `extra` members at the top and `model_extra` in the model.
 std::string tiny(const std::string& extra = "", const std::string& model_extra = "") {
+  const bool own_decoder = extra.find("\"decoder\"") != extra.npos;
   return R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"])" + model_extra + "}" +
-         extra + "}";
+         extra + (own_decoder ? "}" : R"(,"decoder":{"type":"Fuse"}})");
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
@@ -142,17 +142,11 @@ TEST_CASE("companion files that are there must be right") {
   CHECK_THROWS_AS(tokenizer_from_hf(d.path + "/nowhere"), Error);
 }
 
-TEST_CASE("the chat template: its own file first, then tokenizer_config.json, there \"default\" first") {
+TEST_CASE("the chat template: its own file first, then tokenizer_config.json") {
   Directory d;
   d.write("chat_template.json", R"({"chat_template": "json"})");
   CHECK(tokenizer_from_hf(d.path)->chat_template == "json");
-  d.write("tokenizer_config.json",
-          R"({"chat_template": [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]})");
-  CHECK(tokenizer_from_hf(d.path)->chat_template == "d");
-  d.write("tokenizer_config.json", R"({"chat_template": [{"name": "tools", "template": "t"}]})");
-  CHECK(tokenizer_from_hf(d.path)->chat_template == "t");
-  d.write("tokenizer_config.json",
-          R"({"chat_template": [{"name": "a", "template": "t"}, {"name": "b", "template": "t"}]})");
+  d.write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "d"}]})");
   CHECK_THROWS_AS(tokenizer_from_hf(d.path), Error);
   d.write("tokenizer_config.json", R"({"chat_template": "string"})");
   CHECK(tokenizer_from_hf(d.path)->chat_template == "string");
@@ -163,16 +157,40 @@ TEST_CASE("the chat template: its own file first, then tokenizer_config.json, th
 TEST_CASE("an unknown stage is an error with its name") {
   CHECK(load_error(tiny()) == "");
   CHECK(contains(load_error(tiny(R"(,"normalizer":{"type":"NFKC"})")),
-                 "normalizer: unsupported normalizer \"NFKC\""));
+                 "tokenizer.json: normalizer: unsupported normalizer \"NFKC\""));
   CHECK(contains(
       load_error(tiny(R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Whitespace"}]})")),
-      "pre_tokenizer.pretokenizers[0]: unsupported pre-tokenizer \"Whitespace\""));
+      "tokenizer.json: pre_tokenizer: unsupported pre-tokenizer \"Whitespace\""));
   CHECK(
       contains(load_error(tiny(R"(,"decoder":{"type":"WordPiece"})")), "unsupported decoder \"WordPiece\""));
   CHECK(contains(load_error(tiny(R"(,"post_processor":{"type":"BertProcessing"})")), "BertProcessing"));
-  CHECK(contains(load_error(R"({"model":{"type":"Unigram","vocab":{}}})"), "unsupported model \"Unigram\""));
+  CHECK(contains(load_error(R"({"model":{"type":"Unigram","vocab":{}},"decoder":{"type":"Fuse"}})"),
+                 "unsupported model \"Unigram\""));
   CHECK(contains(load_error(tiny("", R"(,"end_of_word_suffix":"</w>")")), "end_of_word_suffix"));
   CHECK(contains(load_error(tiny("", R"(,"dropout":0.1)")), "dropout"));
+  CHECK(contains(load_error(R"({"model":{"type":"BPE","vocab":{},"merges":[]}})"), "\"decoder\" is missing"));
+  CHECK(contains(load_error(tiny(R"(,"pre_tokenizer":{"type":"Metaspace","replacement":"_"})")),
+                 "unsupported pre-tokenizer \"Metaspace\""));
+  CHECK(contains(load_error(tiny(R"(,"decoder":{"type":"Metaspace","replacement":"_"})")),
+                 "unsupported decoder \"Metaspace\""));
+  CHECK(contains(
+      load_error(tiny(
+          R"(,"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Removed","invert":true})")),
+      "invert"));
+  CHECK(contains(load_error(tiny(R"(,"added_tokens":[{"id":3,"content":"x","single_word":true}])")),
+                 "added_tokens: single_word of \"x\""));
+}
+
+TEST_CASE("an added token marked as normalized is found if normalising leaves it alone, else refused") {
+  const std::string with_space = R"(,"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"_"})";
+  auto t = tokenizer_from_json(
+      tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"<x>","normalized":true}])"), "t");
+  CHECK(t->encode("a<x>b") == Ids{0, 3, 1});
+  CHECK(contains(
+      load_error(tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"< >","normalized":true}])")),
+      "added_tokens: the normalizer changes the added token \"< >\""));
+  CHECK(load_error(tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"< >","normalized":false}])")) ==
+        "");
 }
 
 TEST_CASE("damaged tokenizer.json files are errors that name the place") {
@@ -183,16 +201,19 @@ TEST_CASE("damaged tokenizer.json files are errors that name the place") {
        std::string("{\"model\":3}"),
        std::string(1000, '['),
        std::string("\xFF"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":2000000000},"merges":[]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0.5},"merges":[]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["ab"]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[["a"]]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]}})"),
-       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[],"unk_token":"x"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":-1},"merges":[]},"decoder":{"type":"Fuse"}})"),
+       std::string(
+           R"({"model":{"type":"BPE","vocab":{"a":2000000000},"merges":[]},"decoder":{"type":"Fuse"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]},"decoder":{"type":"Fuse"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":0.5},"merges":[]},"decoder":{"type":"Fuse"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["ab"]},"decoder":{"type":"Fuse"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[["a"]]},"decoder":{"type":"Fuse"}})"),
+       std::string(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]},"decoder":{"type":"Fuse"}})"),
+       std::string(
+           R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[],"unk_token":"x"},"decoder":{"type":"Fuse"}})"),
        tiny(R"(,"added_tokens":[{"id":1,"content":"a"}])"),
        tiny(R"(,"added_tokens":[{"id":-5,"content":"x"}])"),
+       tiny(R"(,"added_tokens":[{"id":4,"content":"a\u0000b"},{"id":5,"content":"b"}])"),
        tiny(R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"})"),
        tiny(R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Nearby"})"),
        tiny(
@@ -204,10 +225,9 @@ TEST_CASE("damaged tokenizer.json files are errors that name the place") {
   }
 }
 
-TEST_CASE("without a decoder tokens are joined by spaces; unknown characters give unk or nothing") {
+TEST_CASE("unknown characters give unk or nothing") {
   auto plain = tokenizer_from_json(tiny(), "t");
   CHECK(plain->encode("axb") == Ids{2});  // the unknown character is dropped first, as in the reference
-  CHECK(plain->decode(Ids{0, 1, 2}, true) == "a b ab");
   auto unk = tokenizer_from_json(tiny("", R"(,"unk_token":"b")"), "t");
   CHECK(unk->encode("xxab") == Ids{1, 1, 2});
   auto fused = tokenizer_from_json(tiny("", R"(,"unk_token":"b","fuse_unk":true)"), "t");

@@ -8,8 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"       // Error
-#include "checkpoint/gguf.h"  // GgufFile
+#include "app/dummy_tokenizer.h"  // make_dummy_tokenizer
+#include "base/error.h"           // Error
+#include "checkpoint/weights.h"   // read_hf_config
+#include "checkpoint/gguf.h"      // GgufFile
 
 namespace nano {
 
@@ -23,6 +25,16 @@ bool starts_with_gguf(const std::string& path) {
   char magic[4] = {};
   std::ifstream(path, std::ios::binary).read(magic, 4);
   return std::memcmp(magic, "GGUF", 4) == 0;
+}
+
+// For --load-format dummy: the tokenizer beside the config.json, or one that needs no file.
+std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& path) {
+  const std::filesystem::path file(path);
+  const bool directory = std::filesystem::is_directory(file);
+  const std::filesystem::path folder = directory ? file : file.parent_path();
+  if (std::filesystem::exists(folder / "tokenizer.json"))
+    return tokenizer_from_hf((folder / "tokenizer.json").string());
+  return make_dummy_tokenizer(read_hf_config(directory ? (folder / "config.json").string() : path).V);
 }
 
 }  // namespace
@@ -57,7 +69,8 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
 }
 
 LLM::LLM(const EngineOptions& options, const Progress& progress) : start_seconds_(steady_seconds()) {
-  tokenizer_ = load_tokenizer(find_model(options.model));
+  const std::string path = find_model(options.model);
+  tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   if (!tokenizer_->chat_template.empty()) set_chat_template(tokenizer_->chat_template);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress);
 }

@@ -22,6 +22,14 @@ int64_t available_for_kv(const MemoryPlan& plan) {
   return requested(plan) - plan.weights - plan.scratch;
 }
 
+// Of the flag that sets the limit, the value that leaves `need` bytes for the KV cache. In whole bytes, so that it
+// can be typed in as it is.
+std::string flag_that_would_do(const MemoryPlan& plan, int64_t need) {
+  if (plan.kv_cache_memory_bytes) return fmt::format("give --kv-cache-memory-bytes {}", need);
+  const double device = std::ceil(double(plan.weights + plan.scratch + need) / plan.utilization);
+  return fmt::format("give --device-memory {} ({})", int64_t(device), format_bytes(int64_t(device)));
+}
+
 }  // namespace
 
 std::string format_bytes(int64_t bytes) {
@@ -36,7 +44,8 @@ std::string format_sum(const MemoryPlan& plan) {
     return fmt::format("--kv-cache-memory-bytes {}", format_bytes(*plan.kv_cache_memory_bytes));
   return fmt::format("{} device memory × {} = {}, less {} weights, less {} scratch = {} for the KV cache",
                      format_bytes(plan.device_memory), plan.utilization, format_bytes(requested(plan)),
-                     format_bytes(plan.weights), format_bytes(plan.scratch), format_bytes(available_for_kv(plan)));
+                     format_bytes(plan.weights), format_bytes(plan.scratch),
+                     format_bytes(available_for_kv(plan)));
 }
 
 void plan_memory(MemoryPlan& plan) {
@@ -49,18 +58,17 @@ void plan_memory(MemoryPlan& plan) {
   const int64_t blocks = available <= 0 ? 0 : available / plan.block_bytes();
   const int64_t need = plan.blocks_per_seq() * plan.block_bytes();
   if (blocks == 0)
-    throw Error("no memory for the cache blocks: " + format_sum(plan), "memory",
-                fmt::format("one block of {} tokens takes {}; raise --gpu-memory-utilization or --device-memory "
-                            "(one sequence of {} tokens needs {} in all)",
-                            plan.block_size, format_bytes(plan.block_bytes()), plan.max_model_len,
-                            format_bytes(int64_t(double(plan.weights + plan.scratch + need) / plan.utilization) + 1)));
+    throw Error(
+        "no memory for the cache blocks: " + format_sum(plan), "memory",
+        fmt::format("one block of {} tokens takes {}; {} for one sequence of {} tokens", plan.block_size,
+                    format_bytes(plan.block_bytes()), flag_that_would_do(plan, need), plan.max_model_len));
   if (blocks < plan.blocks_per_seq())
     throw Error(
         fmt::format("one sequence of max-model-len {} needs {} of KV cache, and there are {}: {}",
                     plan.max_model_len, format_bytes(need), format_bytes(available), format_sum(plan)),
         "memory",
-        fmt::format("--max-model-len {} would fit; or give --device-memory {} or more", blocks * plan.block_size,
-                    format_bytes(int64_t(double(plan.weights + plan.scratch + need) / plan.utilization) + 1)));
+        fmt::format("--max-model-len {} would fit; or {}", blocks * plan.block_size,
+                    flag_that_would_do(plan, need)));
   plan.num_blocks = int32_t(std::min<int64_t>(blocks, INT32_MAX));
   plan.kv_bytes = plan.num_blocks * plan.block_bytes();
 }

@@ -11,6 +11,8 @@
 namespace nano {
 namespace {
 
+constexpr size_t kLongestScoredToken = 1024;  // bytes; all its cuts are tried
+
 struct Candidate {
   double cost;
   size_t left, right;  // indices of symbols
@@ -103,7 +105,7 @@ int byte_of_token(std::string_view token) {
 BpeModel::BpeModel(Options options) : options_(options) { byte_tokens_.fill(-1); }
 
 void BpeModel::add_token(int32_t id, const std::string& text, bool special) {
-  ids_by_text_[text] = id;
+  ids_by_text_[text] = special ? -1 : id;
   if (special) return;
   if (!options_.byte_level)
     ids_by_bytes_[text] = id;
@@ -113,17 +115,34 @@ void BpeModel::add_token(int32_t id, const std::string& text, bool special) {
   if (byte >= 0) byte_tokens_[size_t(byte)] = id;
 }
 
-void BpeModel::add_merge(const std::string& left, const std::string& right) {
+void BpeModel::add_merge(const std::string& left, const std::string& right, double cost) {
   auto id = [&](const std::string& text) {
     auto found = ids_by_text_.find(text);
     if (found == ids_by_text_.end())
       throw Error(
-          fmt::format("merge {} (\"{}\" + \"{}\") needs the token \"{}\", which is not in the vocabulary",
-                      num_merges_, left, right, text));
+          fmt::format("the merge \"{}\" + \"{}\" needs the token \"{}\", which is not in the vocabulary",
+                      left, right, text));
     return found->second;
   };
-  // A pair listed twice has its later rank, as in the reference.
-  merges_[pair_key(id(left), id(right))] = Merge{double(num_merges_++), id(left + right)};
+  const int32_t left_id = id(left), right_id = id(right), joined_id = id(left + right);
+  if (left_id < 0 || right_id < 0 || joined_id < 0) return;
+  merges_[pair_key(left_id, right_id)] = {cost,
+                                          joined_id};  // a pair listed twice: the later, as in the reference
+}
+
+void BpeModel::add_merges_into(const std::string& text, double cost) {
+  if (text.size() > kLongestScoredToken)
+    throw Error(fmt::format("a token has {} bytes, more than {}", text.size(), kLongestScoredToken));
+  const std::string_view whole = text;
+  for (size_t cut = 1; cut < whole.size(); ++cut) {
+    const int32_t left = find(whole.substr(0, cut)), right = find(whole.substr(cut));
+    if (left >= 0 && right >= 0) merges_[pair_key(left, right)] = {cost, find(whole)};
+  }
+}
+
+void BpeModel::forbid(int32_t id) {
+  std::erase_if(ids_by_bytes_, [id](const auto& entry) { return entry.second == id; });
+  std::erase_if(merges_, [id](const auto& entry) { return entry.second.id == id; });
 }
 
 int32_t BpeModel::find(std::string_view bytes) const {

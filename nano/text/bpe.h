@@ -1,6 +1,11 @@
-// Byte-pair encoding: a piece of text starts as single symbols, and the best pair of neighbours is merged until
-// no merge is left. Two kinds of model differ only in what "best" means (BpeModel here, SentencePieceModel).
-// Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1.
+// Byte-pair encoding: a piece of text starts as single symbols, and the cheapest pair of neighbours is merged until
+// no merge is left. Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units",
+// algorithm 1.
+//
+// GPT-2, Llama-3, Qwen, SmolLM: symbols are bytes, merges are listed by rank. Gemma and Llama-2: symbols are
+// characters; those not in the vocabulary are spelt as byte tokens or become unk. A GGUF file of these states scores
+// in place of merges (SentencePiece; Kudo & Richardson 2018): two tokens merge if their joined text is a token, the
+// one with the highest score first. That is the same thing with cost = -score.
 #pragma once
 
 #include <array>
@@ -15,7 +20,7 @@
 namespace nano {
 
 struct Symbol {
-  int32_t id;         // -1: not in the vocabulary
+  int32_t id;
   size_t begin, end;  // bytes of the piece
 };
 struct Merge {
@@ -34,8 +39,6 @@ std::optional<std::string> bytes_of_stand_ins(std::string_view text);
 // The token that stands for one byte in vocabularies with byte fallback: "<0x0A>". -1: not of this form.
 int byte_of_token(std::string_view token);
 
-// Merges listed by rank: GPT-2, Llama-3, Qwen, SmolLM (symbols are bytes), Gemma (symbols are characters, those
-// not in the vocabulary are spelt as byte tokens or become unk).
 class BpeModel {
  public:
   struct Options {
@@ -46,11 +49,14 @@ class BpeModel {
     int32_t unk_id = -1;    // -1: unknown characters are dropped, as the reference does
   };
   explicit BpeModel(Options options);
-  // `text` as in the file. A special token takes part in merges but is never found in a text as it stands.
+  // All tokens come before the merges; `text` as in the file. Special tokens are never a result: lists of merges made
+  // from a SentencePiece vocabulary hold "<" + "s>", by which a typed "<s>" would become the control token.
   void add_token(int32_t id, const std::string& text, bool special);
-  void add_merge(const std::string& left,
-                 const std::string& right);  // in order of rank; Error: no such token
+  void add_merge(const std::string& left, const std::string& right, double cost);  // Error: no such token
+  // Every way to cut the token in two tokens is a merge. Error: absurdly long.
+  void add_merges_into(const std::string& text, double cost);
 
+  void forbid(int32_t id);  // from now on a special token
   void encode(std::string_view piece, std::vector<int32_t>& ids) const;
 
  private:
@@ -59,10 +65,9 @@ class BpeModel {
   int32_t find(std::string_view bytes) const;
 
   Options options_;
-  std::unordered_map<std::string, int32_t> ids_by_text_;   // as in the file
-  std::unordered_map<std::string, int32_t> ids_by_bytes_;  // as in the text to encode
+  std::unordered_map<std::string, int32_t> ids_by_text_;   // as in the file; special: -1
+  std::unordered_map<std::string, int32_t> ids_by_bytes_;  // as in the text to encode; no special ones
   std::unordered_map<uint64_t, Merge> merges_;             // (left id, right id) →
-  int32_t num_merges_ = 0;                                 // in the file: the next rank
   std::array<int32_t, 256> byte_tokens_;                   // "<0x00>" …, -1 if missing
 };
 

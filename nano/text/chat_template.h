@@ -1,8 +1,9 @@
 // Chat templates: the subset of Jinja that real templates use, with trim_blocks and lstrip_blocks on as
 // transformers sets them. Templates are foreign code: steps, depth and output size are limited.
 // A feature it lacks is an Error with line and feature when the template is compiled, never another template.
-// Not here: autoescape, inheritance, includes, recursive loops, printf formatting. The work is split:
-// jinja_lexer → jinja_expression + jinja_parser → jinja_eval, on jinja_value; jinja_builtins has the functions.
+// Here: if, for, set, namespace, what jinja_builtins.cpp lists, and + - % ~ and comparisons. Not here: macros, block
+// set, raw, break, includes, tuples, arithmetic on reals, printing a list or mapping other than with tojson.
+// The work is split: jinja_lexer → jinja_parser → jinja_eval; jinja.h is their map.
 #pragma once
 
 #include <memory>

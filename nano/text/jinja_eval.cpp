@@ -1,6 +1,7 @@
-// Runs a template: one recursive walk over the tree for statements, one for expressions. The parser has bounded the
-// tree's depth and there are no functions of the template's own, so the recursion is bounded, too.
+// Runs a template: one recursive walk over the tree. The parser has bounded the tree's depth and a template has no
+// functions of its own, so the recursion is bounded, too.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,20 +13,20 @@ namespace {
 class Evaluator {
  public:
   Text run(const Node& program, const nlohmann::ordered_json& variables) {
-    static constexpr std::string_view kSuffix =
-        "_token";  // bos_token … are the model's, so the template's own
-    for (const auto& [name, value] : variables.items()) {
-      const bool is_token = value.is_string() && name.size() >= kSuffix.size() &&
-                            name.compare(name.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0;
-      const Value key = c_.own_string(name);
-      set(key.text->bytes, c_.from_json(value, is_token ? Text::kOwn : Text::kForeign));
+    for (const char* name : {"true", "True"}) set(name, boolean(true));
+    for (const char* name : {"false", "False"}) set(name, boolean(false));
+    for (const char* name : {"none", "None"}) set(name, {.kind = Kind::none});
+    for (const auto& [key, value] : variables.items()) {
+      const std::string_view name = c_.string(key, Text::kOwn).text->bytes;
+      const bool own = value.is_string() && name.ends_with("_token");  // bos_token … are the model's
+      set(name, c_.from_json(value, own ? Text::kOwn : Text::kForeign));
     }
-    execute(program);
+    eval(program);
     return std::move(out_);
   }
 
  private:
-  // --- names: one stack of them; a scope is what lies above scope_
+  // --- names: one stack of them; the innermost scope begins at scope_
   Value* lookup(std::string_view name, size_t from) {
     c_.charge(1 + names_.size() / 64);
     for (size_t i = names_.size(); i-- > from;)
@@ -33,11 +34,8 @@ class Evaluator {
     return nullptr;
   }
   void set(std::string_view name, const Value& value) {
-    if (Value* known = lookup(name, scope_)) {
-      *known = value;
-    } else {
-      names_.emplace_back(name, value);
-    }
+    Value* known = lookup(name, scope_);
+    (known ? *known : names_.emplace_back(name, Value{}).second) = value;
   }
   template <typename Body>
   void in_scope(Body body) {
@@ -47,60 +45,29 @@ class Evaluator {
     scope_ = outer;
   }
 
-  // --- statements
-  void execute(const Node& node) {
-    c_.charge(1);
-    c_.line = node.line;
-    switch (node.op) {
-      case Op::data: return c_.append(out_, *c_.own_string(node.text).text);
-      case Op::output: return c_.append(out_, to_text(c_, eval(node.kids[0])));
-      case Op::set: return set(node.text, eval(node.kids[0]));
-      case Op::set_attribute: return set_attribute(node);
-      case Op::for_: return execute_for(node);
-      case Op::if_: {
-        size_t i = 0;
-        while (i + 1 < node.kids.size() && !truthy(eval(node.kids[i]))) i += 2;
-        if (i < node.kids.size()) execute(node.kids[std::min(i + 1, node.kids.size() - 1)]);
-        return;
-      }
-      default:
-        for (const Node& kid : node.kids) execute(kid);
-    }
-  }
-
-  void set_attribute(const Node& node) {
-    const Value space = eval(node.kids[0]), value = eval(node.kids[1]);
-    if (!space.is(Kind::name_space)) c_.fail(fmt::format("'{}' is not a namespace", node.kids[0].text));
-    if (Value* known = find(c_, *space.dict, node.text)) {
-      *known = value;
-    } else {
-      space.dict->items.emplace_back(c_.own_string(node.text).text, value);
-    }
+  // --- statements, whose value is nothing
+  void set_attribute(const Node& node, const Value& value, const Value& space) {
+    if (!space.is(Kind::name_space)) c_.fail(fmt::format("'{}' is not a namespace", node.kids[1].text));
+    space.items->set(c_.string(node.text, Text::kOwn), value);
   }
 
   void execute_for(const Node& node) {
-    const Node &targets = node.kids[0], &condition = node.kids[2];
-    const std::vector<Value> all = iterate(c_, eval(node.kids[1]));
+    const Node& condition = node.kids[2];
     std::vector<Value> items;
-    for (const Value& item : all) {
-      if (condition.op == Op::missing) {
-        items.push_back(item);
-        continue;
-      }
+    for (const Value& item : iterate(c_, eval(node.kids[1])))
       in_scope([&] {
-        unpack(targets, item);
-        if (truthy(eval(condition))) items.push_back(item);
+        if (condition.op != Op::missing) unpack(node.kids[0], item);
+        if (condition.op == Op::missing || truthy(eval(condition))) items.push_back(item);
       });
-    }
-    const Value loop = c_.dict({}, Kind::name_space);
+    const Value loop = c_.collect(Kind::name_space, {});
     for (size_t i = 0; i < items.size(); ++i)
       in_scope([&] {
-        update_loop(*loop.dict, items, i);
+        update_loop(*loop.items, int64_t(i), int64_t(items.size()));
         set("loop", loop);
-        unpack(targets, items[i]);
-        execute(node.kids[3]);
+        unpack(node.kids[0], items[i]);
+        eval(node.kids[3]);
       });
-    if (items.empty() && node.kids[4].op != Op::missing) in_scope([&] { execute(node.kids[4]); });
+    if (items.empty()) in_scope([&] { eval(node.kids[4]); });
   }
 
   void unpack(const Node& targets, const Value& item) {
@@ -111,158 +78,121 @@ class Evaluator {
     for (size_t i = 0; i < parts.size(); ++i) set(targets.kids[i].text, parts[i]);
   }
 
-  void update_loop(Dict& loop, const std::vector<Value>& items, size_t at) {
-    const int64_t i = int64_t(at), n = int64_t(items.size());
-    const std::pair<const char*, Value> values[] = {{"index0", integer(i)},
-                                                    {"index", integer(i + 1)},
-                                                    {"first", boolean(i == 0)},
-                                                    {"last", boolean(i + 1 == n)},
-                                                    {"length", integer(n)},
-                                                    {"revindex", integer(n - i)},
-                                                    {"revindex0", integer(n - i - 1)},
-                                                    {"previtem", i > 0 ? items[at - 1] : Value{}},
-                                                    {"nextitem", i + 1 < n ? items[at + 1] : Value{}}};
-    if (loop.items.empty())
-      for (const auto& [name, value] : values) loop.items.emplace_back(c_.own_string(name).text, value);
-    for (size_t k = 0; k < loop.items.size(); ++k) loop.items[k].second = values[k].second;
+  void update_loop(Items& loop, int64_t i, int64_t n) {
+    if (loop.keys.empty())
+      for (const char* key : {"index0", "index", "first", "last", "length"})
+        loop.keys.push_back(c_.string(key, Text::kOwn));
+    loop.values = {integer(i), integer(i + 1), boolean(i == 0), boolean(i + 1 == n), integer(n)};
   }
 
-  // --- expressions
+  // --- the walk
   Value eval(const Node& node) {
     c_.charge(1);
-    if (node.op == Op::and_ || node.op == Op::or_) {
-      const Value left = eval(node.kids[0]);
-      return truthy(left) == (node.op == Op::or_) ? left : eval(node.kids[1]);
+    c_.line = node.line;
+    switch (node.op) {  // those that choose what is evaluated
+      case Op::condition: return eval(node.kids[truthy(eval(node.kids[0])) ? 1 : 2]);
+      case Op::for_: return execute_for(node), Value{};
+      case Op::binary: {
+        if (node.text != "and" && node.text != "or") break;
+        const Value left = eval(node.kids[0]);
+        return truthy(left) == (node.text == "or") ? left : eval(node.kids[1]);
+      }
+      default: break;
     }
-    if (node.op == Op::condition) return eval(node.kids[truthy(eval(node.kids[0])) ? 1 : 2]);
     std::vector<Value> v;  // the operands
     for (const Node& kid : node.kids) v.push_back(eval(kid));
     c_.line = node.line;
     switch (node.op) {
-      case Op::missing: return {};
-      case Op::none: return c_.from_json(nullptr, Text::kOwn);
-      case Op::boolean: return boolean(node.integer != 0);
-      case Op::integer: return integer(node.integer);
-      case Op::string: return c_.own_string(node.text);
+      case Op::data: return c_.append(out_, *c_.string(node.text, Text::kOwn).text), Value{};
+      case Op::output: return c_.append(out_, to_text(c_, v[0])), Value{};
+      case Op::set: return set(node.text, v[0]), Value{};
+      case Op::set_attribute: return set_attribute(node, v[0], v[1]), Value{};
+      case Op::integer: return integer(std::stoll(node.text));
+      case Op::string: return c_.string(node.text, Text::kOwn);
       case Op::name: return name(node);
       case Op::list: return c_.list(std::move(v));
-      case Op::dict:
-      case Op::name_space: return dict(node, v);
-      case Op::attribute:
-      case Op::item: return item(node, v);
+      case Op::dict: return dict(Kind::dict, v);
+      case Op::name_space: return dict(Kind::name_space, v);
+      case Op::item: return get_item(c_, v[0], v[1]);
       case Op::slice: return slice(v);
-      case Op::call: return call(node, v);
+      case Op::call: return node.builtin->call(c_, v);
       case Op::not_: return boolean(!truthy(v[0]));
-      case Op::negate: return arithmetic(Op::subtract, integer(0), v[0]);
-      default: return binary(node.op, v[0], v[1]);
+      case Op::binary: return binary(node.text, v[0], v[1]);
+      default: return {};
     }
   }
 
   Value name(const Node& node) {
     if (const Value* found = lookup(node.text, 0)) return *found;
-    Value value;
-    value.name = &node.text;
-    if (node.text == "namespace" || find_builtin(Builtin::function, node.text)) value.kind = Kind::function;
-    return value;
+    const bool function = node.text == "namespace" || find_builtin(Builtin::function, node.text);
+    return {.kind = function ? Kind::function : Kind::undefined, .name = &node.text};
   }
 
-  Value dict(const Node& node, const std::vector<Value>& v) {
-    Dict dict;
+  Value dict(Kind kind, const std::vector<Value>& v) {
+    Items items;
     for (size_t i = 0; i < v.size(); i += 2) {
       if (!v[i].is(Kind::string)) c_.fail("unsupported: a dict key that is not a string");
-      if (Value* known = find(c_, dict, v[i].text->bytes)) {
-        *known = v[i + 1];
-      } else {
-        dict.items.emplace_back(v[i].text, v[i + 1]);
-      }
+      c_.charge(items.keys.size() / 16);
+      items.set(v[i], v[i + 1]);
     }
-    return c_.dict(std::move(dict), node.op == Op::dict ? Kind::dict : Kind::name_space);
-  }
-
-  Value item(const Node& node, const std::vector<Value>& v) {
-    const bool dotted = node.op == Op::attribute;
-    if (dotted && !v[0].is(Kind::dict) && !v[0].is(Kind::name_space) && !v[0].is(Kind::undefined)) return {};
-    Value found = get_item(c_, v[0], dotted ? c_.own_string(node.text) : v[1]);
-    if (found.is(Kind::undefined)) found.name = dotted ? &node.text : nullptr;
-    return found;
+    return c_.collect(kind, std::move(items));
   }
 
   Value slice(const std::vector<Value>& v) {
-    for (size_t i = 1; i < v.size(); ++i)
-      if (!v[i].is_int() && !v[i].is(Kind::undefined) && !v[i].is(Kind::none))
-        c_.fail("a slice needs integers");
     if (!v[0].is(Kind::string) && !v[0].is(Kind::list))
-      c_.fail(fmt::format("a {} has no slices", type_name(v[0])));
+      c_.fail(fmt::format("a slice of {}", type_name(v[0])));
+    for (size_t i = 1; i < 4; ++i)
+      if (v[i].given() && !v[i].is_int()) c_.fail("unsupported: slice bounds that are not integers");
     const std::vector<Value> items = iterate(c_, v[0]);
-    const int64_t n = int64_t(items.size()), step = v[3].is_int() ? v[3].integer : 1;
+    const int64_t n = int64_t(items.size());
+    const int64_t step = v[3].given() ? std::clamp(v[3].integer, -n - 1, n + 1) : 1;
     if (step == 0) c_.fail("slice step cannot be zero");
     const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;  // as Python's slice.indices
     const auto bound = [&](const Value& b, int64_t open) {
-      return b.is_int() ? std::clamp(b.integer < 0 ? b.integer + n : b.integer, low, high) : open;
+      return b.given() ? std::clamp(b.integer < 0 ? b.integer + n : b.integer, low, high) : open;
     };
     const int64_t begin = bound(v[1], step > 0 ? low : high), end = bound(v[2], step > 0 ? high : low);
-    const int64_t stride = std::clamp(step, -n - 1, n + 1);  // no overflow below
     std::vector<Value> chosen;
     Text text;
-    for (int64_t i = begin; step > 0 ? i < end : i > end; i += stride) {
-      if (v[0].is(Kind::list)) chosen.push_back(items[size_t(i)]);
+    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+      chosen.push_back(items[size_t(i)]);
       if (v[0].is(Kind::string)) c_.append(text, *items[size_t(i)].text);
     }
-    return v[0].is(Kind::list) ? c_.list(std::move(chosen), v[0].list->tuple) : c_.string(std::move(text));
+    return v[0].is(Kind::list) ? c_.list(std::move(chosen)) : c_.string(std::move(text));
   }
 
-  Value call(const Node& node, const std::vector<Value>& v) {
-    if (node.builtin->kind == Builtin::method && v[0].is(Kind::undefined)) get_item(c_, v[0], {});  // says so
-    return node.builtin->call(c_, v);
-  }
-
-  Value binary(Op op, const Value& a, const Value& b) {
-    switch (op) {
-      case Op::equal: return boolean(equal(c_, a, b));
-      case Op::not_equal: return boolean(!equal(c_, a, b));
-      case Op::less: return boolean(less(c_, a, b));
-      case Op::greater: return boolean(less(c_, b, a));
-      case Op::less_equal: return boolean(!less(c_, b, a));
-      case Op::greater_equal: return boolean(!less(c_, a, b));
-      case Op::in: return boolean(contains(c_, b, a));
-      case Op::not_in: return boolean(!contains(c_, b, a));
-      case Op::concat: return join(to_text(c_, a), to_text(c_, b));
-      default: break;
+  Value binary(const std::string& op, const Value& a, const Value& b) {
+    if (op == "==") return boolean(equal(c_, a, b));
+    if (op == "!=") return boolean(!equal(c_, a, b));
+    if (op == "in") return boolean(contains(c_, b, a));
+    if (op == "not in") return boolean(!contains(c_, b, a));
+    if (op == "~") return join(to_text(c_, a), to_text(c_, b));
+    if (op == "+" && a.is(Kind::string) && b.is(Kind::string)) return join(*a.text, *b.text);
+    if (op == "+" && a.is(Kind::list) && b.is(Kind::list)) {
+      std::vector<Value> values = a.items->values;
+      values.insert(values.end(), b.items->values.begin(), b.items->values.end());
+      return c_.list(std::move(values));
     }
-    if (op == Op::add && a.is(Kind::string) && b.is(Kind::string)) return join(*a.text, *b.text);
-    if (op == Op::add && a.is(Kind::list) && b.is(Kind::list)) {
-      std::vector<Value> items = a.list->items;
-      items.insert(items.end(), b.list->items.begin(), b.list->items.end());
-      return c_.list(std::move(items));
-    }
-    return arithmetic(op, a, b);
+    for (const Value* v : {&a, &b})
+      if (!v->given()) get_item(c_, *v, {});  // says what is undefined
+    if (!a.is_int() || !b.is_int())
+      c_.fail(fmt::format("unsupported: {} {} {}", type_name(a), op, type_name(b)));
+    const int64_t x = a.integer, y = b.integer;
+    if (op == "<") return boolean(x < y);
+    if (op == "<=") return boolean(x <= y);
+    if (op == ">") return boolean(x > y);
+    if (op == ">=") return boolean(x >= y);
+    int64_t result = 0;
+    if (op == "%" && y <= 0) c_.fail("unsupported: % of something that is not positive");
+    if (op == "%") return integer(x % y < 0 ? x % y + y : x % y);  // has the sign of y, in Python
+    if (op == "+" ? __builtin_add_overflow(x, y, &result) : __builtin_sub_overflow(x, y, &result))
+      c_.fail("a number is beyond 64 bits");
+    return integer(result);
   }
 
   Value join(Text left, const Text& right) {
     c_.append(left, right);
     return c_.string(std::move(left));
-  }
-
-  Value arithmetic(Op op, const Value& a, const Value& b) {
-    for (const Value* v : {&a, &b})
-      if (v->is(Kind::undefined)) get_item(c_, *v, {});  // says what is undefined
-    if (!a.is_int() || !b.is_int())
-      c_.fail(fmt::format("unsupported operand types: {} and {}", type_name(a), type_name(b)));
-    const int64_t x = a.integer, y = b.integer;
-    int64_t result = 0;
-    bool overflow = false;
-    if (op == Op::add) overflow = __builtin_add_overflow(x, y, &result);
-    if (op == Op::subtract) overflow = __builtin_sub_overflow(x, y, &result);
-    if (op == Op::multiply) overflow = __builtin_mul_overflow(x, y, &result);
-    if (op == Op::floor_divide || op == Op::modulo) {  // rounded down, the remainder has the divisor's sign
-      if (y == 0) c_.fail("division by zero");
-      overflow = x == INT64_MIN && y == -1;
-      const int64_t rest = overflow ? 0 : x % y;
-      const bool down = rest != 0 && (rest < 0) != (y < 0);
-      if (!overflow) result = op == Op::modulo ? rest + (down ? y : 0) : x / y - down;
-    }
-    if (overflow) c_.fail("a number is beyond 64 bits");
-    return integer(result);
   }
 
   Context c_;

@@ -21,17 +21,10 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-bool is_one_of(std::string_view character, std::string_view characters) {
-  const bool broken = character.size() == 1 && static_cast<unsigned char>(character[0]) >= 0x80;
-  return !broken && characters.find(character) != std::string_view::npos;
-}
-
 std::string normalize_newlines(std::string_view source) {
   std::string out;
-  for (size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n') continue;
-    out += source[i] == '\r' ? '\n' : source[i];
-  }
+  for (size_t i = 0; i < source.size(); ++i)
+    if (source[i] != '\r' || source.substr(i, 2) != "\r\n") out += source[i] == '\r' ? '\n' : source[i];
   if (!out.empty() && out.back() == '\n') out.pop_back();  // Jinja drops one final newline
   return out;
 }
@@ -66,72 +59,59 @@ class Lexer {
   }
   void skip_spaces() { advance(source_.size() - strip(rest(), kWhiteSpace, true, false).size()); }
 
-  // The text up to `end`, as a token.
-  void add(Token::Kind kind, size_t end) {
+  void add(Token::Kind kind, size_t end) {  // the text up to `end` as a token
     tokens_.push_back({kind, line_, source_.substr(at_, end - at_)});
     advance(end);
   }
 
   size_t find_tag() const {
-    for (size_t i = at_; (i = source_.find('{', i)) != std::string::npos; ++i)
-      if (i + 1 < source_.size() && std::string_view("{%#").find(source_[i + 1]) != std::string::npos)
-        return i;
+    for (size_t i = at_; i + 1 < source_.size(); ++i)
+      if (source_[i] == '{' && std::string_view("{%#").find(source_[i + 1]) != std::string::npos) return i;
     return source_.size();
   }
 
   // The text up to a tag, and "{%-". '-' strips all white space before the tag; otherwise a tag that is the first
   // thing on its line takes its indentation with it (lstrip_blocks), but not {{ and not with '+'.
   void text_before(size_t tag, char kind) {
-    std::string_view text = std::string_view(source_).substr(at_, tag - at_);
+    std::string_view text = rest().substr(0, tag - at_);
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
+    const size_t line_begin = text.rfind('\n') + 1;  // 0 where there is none: npos + 1
+    const bool sees_line_begin = line_begin > 0 || at_ == 0 || source_[at_ - 1] == '\n';
     if (sign == '-') {
       text = strip(text, kWhiteSpace, false, true);
-    } else if (sign != '+' && kind != '{') {
-      const size_t newline = text.rfind('\n');
-      const size_t line_begin = newline == std::string::npos ? 0 : newline + 1;
-      const bool sees_begin = line_begin > 0 || at_ == 0 || source_[at_ - 1] == '\n';
-      if (sees_begin && strip(text.substr(line_begin), kWhiteSpace, true, false).empty())
-        text = text.substr(0, line_begin);
+    } else if (sign != '+' && kind != '{' && sees_line_begin) {
+      if (strip(text.substr(line_begin), kWhiteSpace, true, false).empty()) text = text.substr(0, line_begin);
     }
     if (!text.empty()) add(Token::data, at_ + text.size());
     advance(tag + 2 + (sign == '-' || sign == '+'));
   }
 
   // Consumes "-%}" with all white space behind it, "+%}", or "%}" with one newline (trim_blocks).
-  bool tag_end(std::string_view close) {
-    const bool output = close == "}}";
-    if (looking_at("-" + std::string(close))) {
-      advance(at_ + 3);
-      skip_spaces();
-    } else if (!output && looking_at("+" + std::string(close))) {
-      advance(at_ + 3);
-    } else if (looking_at(close)) {
-      advance(at_ + 2);
-      if (!output && looking_at("\n")) advance(at_ + 1);
-    } else {
-      return false;
-    }
+  bool tag_end(const std::string& close) {
+    const char sign = looking_at("-" + close) ? '-' : looking_at("+" + close) && close != "}}" ? '+' : ' ';
+    if (sign == ' ' && !looking_at(close)) return false;
+    advance(at_ + (sign == ' ' ? 2 : 3));
+    if (sign == '-') skip_spaces();
+    if (sign == ' ' && close != "}}" && looking_at("\n")) advance(at_ + 1);
     return true;
   }
 
   void comment() {
-    const int line = line_;
-    while (!tag_end("#}")) {
-      if (at_ >= source_.size()) syntax_error(line, "a comment has no end");
-      advance(at_ + 1);
-    }
+    const size_t end = source_.find("#}", at_);
+    if (end == std::string::npos) syntax_error(line_, "a comment has no end");
+    const bool sign = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
+    advance(end - sign);
+    tag_end("#}");
   }
 
-  void tag_body(std::string_view close) {
+  void tag_body(const std::string& close) {
     const int line = line_;
     int braces = 0;  // open ones: a } that closes one of them is not the end of the tag
     while (skip_spaces(), braces > 0 || !tag_end(close)) {
       if (at_ >= source_.size()) syntax_error(line, fmt::format("the tag has no '{}'", close));
       const char c = source_[at_];
-      if (is_digit(c)) {
-        number();
-      } else if (is_name_char(c)) {
-        add(Token::name, end_of(is_name_char));
+      if (is_name_char(c)) {
+        word(is_digit(c));
       } else if (c == '\'' || c == '"') {
         string(c);
       } else {
@@ -139,20 +119,16 @@ class Lexer {
         symbol();
       }
     }
-    tokens_.push_back({Token::end, tokens_.back().line, ""});
+    tokens_.push_back({Token::end, line, ""});
   }
 
-  size_t end_of(bool (*belongs)(char)) const {
-    return size_t(std::find_if_not(source_.begin() + int64_t(at_), source_.end(), belongs) - source_.begin());
-  }
-
-  void number() {
-    const size_t end = end_of(is_digit), size = end - at_;
-    const bool more = end < source_.size() && (is_name_char(source_[end]) || source_[end] == '.');
-    if (more || size > 18 ||
-        (size > 1 && source_[at_] == '0'))  // 1.5, 0x1f, 1_000; 19 digits may be too many
-      syntax_error(line_, fmt::format("unsupported number '{}'", source_.substr(at_, size + more)));
-    add(Token::integer, end);
+  void word(bool number) {
+    size_t end = at_;
+    while (end < source_.size() && (is_name_char(source_[end]) || (number && source_[end] == '.'))) ++end;
+    const std::string text = source_.substr(at_, end - at_);
+    if (number && (!std::all_of(text.begin(), text.end(), is_digit) || text.size() > 18))
+      syntax_error(line_, fmt::format("unsupported number '{}'", text));
+    add(number ? Token::integer : Token::name, end);
   }
 
   void string(char quote) {
@@ -160,14 +136,11 @@ class Lexer {
     Token token{Token::string, line_, ""};
     size_t i = at_ + 1;
     for (; i < source_.size() && source_[i] != quote; ++i) {
-      if (source_[i] == '\\' && ++i < source_.size()) {
-        const size_t escape = kFrom.find(source_[i]);
-        if (escape == std::string::npos)
-          syntax_error(line_, fmt::format("unsupported escape '\\{}'", source_[i]));
-        token.text += kTo[escape];
-      } else if (i < source_.size()) {
-        token.text += source_[i];
-      }
+      const bool escaped = source_[i] == '\\' && i + 1 < source_.size();
+      const size_t known = escaped ? kFrom.find(source_[++i]) : 0;
+      if (known == std::string::npos)
+        syntax_error(line_, fmt::format("unsupported escape '\\{}'", source_[i]));
+      token.text += escaped ? kTo[known] : source_[i];
     }
     if (i >= source_.size()) syntax_error(line_, "a string has no end");
     tokens_.push_back(std::move(token));
@@ -177,8 +150,8 @@ class Lexer {
   void symbol() {
     for (const char* two : {"**", "//", "==", "!=", "<=", ">="})
       if (looking_at(two)) return add(Token::symbol, at_ + 2);
-    const std::string character(rest().substr(0, character_size(rest())));
-    if (!is_one_of(character, "+-*/%~[](){}<>=.:|,"))
+    const std::string_view character = rest().substr(0, character_size(rest()));
+    if (std::string_view("+-*/%~[](){}<>=.:|,").find(character) == std::string::npos)
       syntax_error(line_, fmt::format("unexpected character '{}'", character));
     add(Token::symbol, at_ + 1);
   }
@@ -198,19 +171,23 @@ void syntax_error(int line, const std::string& problem) {
 }
 
 size_t character_size(std::string_view text) {
-  size_t size = 1;
+  size_t size = 1;  // a stray byte is a character of its own
   if (static_cast<unsigned char>(text[0]) >= 0xc0)
     while (size < 4 && size < text.size() && continues(text[size])) ++size;
   return size;
 }
 
 std::string_view strip(std::string_view text, std::string_view characters, bool left, bool right) {
-  while (left && !text.empty() && is_one_of(text.substr(0, character_size(text)), characters))
+  const auto goes = [&](std::string_view character) {
+    const bool stray = character.size() == 1 && static_cast<unsigned char>(character[0]) >= 0x80;
+    return !stray && characters.find(character) != std::string::npos;
+  };
+  while (left && !text.empty() && goes(text.substr(0, character_size(text))))
     text.remove_prefix(character_size(text));
   while (right && !text.empty()) {
     size_t size = 1;
     while (size < 4 && size < text.size() && continues(text[text.size() - size])) ++size;
-    if (!is_one_of(text.substr(text.size() - size), characters)) break;
+    if (!goes(text.substr(text.size() - size))) break;
     text.remove_suffix(size);
   }
   return text;

@@ -13,26 +13,10 @@ namespace {
 constexpr int kMaxNesting = 100;  // of brackets and blocks in the source
 constexpr int kMaxDepth = 300;    // of the tree: a + b + c … makes a deep one without nesting
 
-// Binary operators from loose to tight. Level 3, `not`, is no binary one but has its place between.
-struct Operator {
-  std::string_view text;
-  int level;
-  Op op;
-};
-constexpr int kNot = 3, kComparison = 4, kUnary = 8;
-constexpr Operator kOperators[] = {
-    {"or", 1, Op::or_},     {"and", 2, Op::and_},        {"==", 4, Op::equal},   {"!=", 4, Op::not_equal},
-    {"<", 4, Op::less},     {"<=", 4, Op::less_equal},   {">", 4, Op::greater},  {">=", 4, Op::greater_equal},
-    {"in", 4, Op::in},      {"+", 5, Op::add},           {"-", 5, Op::subtract}, {"~", 6, Op::concat},
-    {"*", 7, Op::multiply}, {"//", 7, Op::floor_divide}, {"%", 7, Op::modulo},
-};
-
-template <typename... Kids>
-std::vector<Node> nodes(Kids... kids) {  // an initializer list would copy them
-  std::vector<Node> out;
-  (out.push_back(std::move(kids)), ...);
-  return out;
-}
+// Binary operators, each row binding tighter than those before. `not` binds between the rows 1 and 2.
+const std::vector<std::string_view> kOperators[] = {
+    {"or"}, {"and"}, {"==", "!=", "<", "<=", ">", ">=", "in", "not in"}, {"+", "-"}, {"~"}, {"%"}};
+constexpr size_t kNot = 2, kComparison = 2;
 
 Node make(Op op, int line, std::string text = "", std::vector<Node> kids = {}) {
   Node node{op, line, std::move(text), std::move(kids)};
@@ -40,6 +24,17 @@ Node make(Op op, int line, std::string text = "", std::vector<Node> kids = {}) {
   if (node.depth > kMaxDepth)
     syntax_error(line, fmt::format("an expression of more than {} levels", kMaxDepth));
   return node;
+}
+
+template <typename... Kids>
+Node make_of(Op op, int line, std::string text, Kids... kids) {
+  std::vector<Node> out;  // an initializer list would copy them
+  (out.push_back(std::move(kids)), ...);
+  return make(op, line, std::move(text), std::move(out));
+}
+
+bool any_of(std::initializer_list<const char*> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 class Parser {
@@ -55,17 +50,13 @@ class Parser {
   bool is(std::string_view text) const {  // a symbol or a word
     return (now().kind == Token::symbol || now().kind == Token::name) && now().text == text;
   }
-  bool next_is(std::string_view text) const {
-    return now().kind != Token::stop && tokens_[at_ + 1].text == text;
-  }
   Token take() { return now().kind == Token::stop ? now() : tokens_[at_++]; }
   bool skip(std::string_view text) { return is(text) && (++at_, true); }
 
   [[noreturn]] void unexpected(std::string_view wanted) const {
-    const std::string got = now().kind == Token::end    ? "the end of the tag"
-                            : now().kind == Token::stop ? "the end of the template"
-                                                        : "'" + now().text + "'";
-    syntax_error(line(), fmt::format("expected {}, got {}", wanted, got));
+    const bool has_text = now().kind != Token::end && now().kind != Token::stop;
+    syntax_error(line(), fmt::format("unsupported here: expected {}, got {}", wanted,
+                                     has_text ? "'" + now().text + "'" : "the end"));
   }
   void expect(std::string_view text) {
     if (!skip(text)) unexpected(fmt::format("'{}'", text));
@@ -79,41 +70,36 @@ class Parser {
     return take().text;
   }
 
-  // Expressions and blocks recurse through here.
-  class Level {
-   public:
-    explicit Level(Parser& parser) : depth_(parser.depth_) {
-      if (++depth_ > kMaxNesting)
+  struct Level {  // expressions and blocks recurse through here
+    explicit Level(Parser& parser) : depth(parser.depth_) {
+      if (++depth > kMaxNesting)
         syntax_error(parser.line(), fmt::format("nesting deeper than {}", kMaxNesting));
     }
-    ~Level() { --depth_; }
-
-   private:
-    int& depth_;
+    ~Level() { --depth; }
+    int& depth;
   };
 
   // --- statements
   // Up to a tag that begins with one of `ends`, which is left to the caller.
-  Node block(const std::vector<std::string_view>& ends) {
+  Node block(std::initializer_list<const char*> ends) {
     const Level level(*this);
-    const int at_line = line();
-    std::vector<Node> out;
+    Node out = make(Op::block, line());
     while (now().kind != Token::stop) {
       const Token token = take();
       if (token.kind == Token::data) {
-        out.push_back(make(Op::data, token.line, token.text));
+        out.kids.push_back(make(Op::data, token.line, token.text));
       } else if (token.kind == Token::output_begin) {
-        out.push_back(make(Op::output, token.line, "", nodes(expression())));
+        out.kids.push_back(make_of(Op::output, token.line, "", expression()));
         expect_end();
       } else {
-        if (std::any_of(ends.begin(), ends.end(), [&](auto end) { return is(end); })) break;
-        out.push_back(statement());
+        if (any_of(ends, now().text)) break;
+        out.kids.push_back(statement());
         expect_end();
       }
     }
-    if (now().kind == Token::stop && !ends.empty())
-      syntax_error(line(), fmt::format("the template ends without '{}'", ends.back()));
-    return make(Op::block, at_line, "", std::move(out));
+    if (now().kind == Token::stop && ends.size() > 0)
+      syntax_error(line(), fmt::format("the template ends without '{}'", *(ends.end() - 1)));
+    return make(Op::block, out.line, "", std::move(out.kids));
   }
 
   Node statement() {
@@ -125,103 +111,79 @@ class Parser {
     syntax_error(at_line, fmt::format("unsupported statement '{}'", word));
   }
 
-  Node if_statement(int at_line) {
-    std::vector<Node> kids;
-    do {
-      kids.push_back(expression());
-      expect_end();
-      kids.push_back(block({"elif", "else", "endif"}));
-    } while (skip("elif"));
-    if (is("else")) kids.push_back(else_block("endif"));
-    expect("endif");
-    return make(Op::if_, at_line, "", std::move(kids));
+  Node if_statement(int at_line) {  // elif is an if in the else of the one before
+    const Level level(*this);
+    Node test = expression();
+    expect_end();
+    Node body = block({"elif", "else", "endif"});
+    Node other = skip("elif") ? if_statement(at_line) : else_block("endif");
+    return make_of(Op::condition, at_line, "", std::move(test), std::move(body), std::move(other));
   }
 
-  Node else_block(std::string_view end) {
-    expect("else");
-    expect_end();
-    return block({end});
+  Node else_block(const char* end) {
+    Node other = make(Op::missing, line());
+    if (skip("else")) {
+      expect_end();
+      other = block({end});
+    }
+    expect(end);
+    return other;
   }
 
   Node for_statement(int at_line) {
     std::vector<Node> targets;
-    const bool brackets = skip("(");
-    do targets.push_back(make(Op::name, line(), target()));
+    do targets.push_back(make(Op::name, line(), name()));
     while (skip(","));
-    if (brackets) expect(")");
     expect("in");
-    Node iterable = binary(1);  // no condition: here `if` chooses items
+    Node iterable = binary(0);  // not expression(): here `if` chooses items
     Node condition = skip("if") ? expression() : make(Op::missing, at_line);
-    if (is("recursive")) syntax_error(line(), "unsupported: recursive loop");
     expect_end();
     Node body = block({"else", "endfor"});
-    Node other = is("else") ? else_block("endfor") : make(Op::missing, at_line);
-    expect("endfor");
-    return make(Op::for_, at_line, "",
-                nodes(make(Op::list, at_line, "", std::move(targets)), std::move(iterable),
-                      std::move(condition), std::move(body), std::move(other)));
-  }
-
-  std::string target() {
-    for (const char* reserved : {"true", "false", "none", "True", "False", "None", "loop"})
-      if (is(reserved)) unexpected("a name to assign to");
-    return name();
+    Node other = else_block("endfor");
+    return make_of(Op::for_, at_line, "", make(Op::list, at_line, "", std::move(targets)),
+                   std::move(iterable), std::move(condition), std::move(body), std::move(other));
   }
 
   Node set_statement(int at_line) {
-    const std::string variable = target();
-    const bool to_attribute = skip(".");
-    const std::string attribute = to_attribute ? name() : "";
-    if (is(",")) syntax_error(at_line, "unsupported: set of several names");
-    if (!is("=")) syntax_error(at_line, "unsupported: set without '='");
-    ++at_;
-    Node value = expression();
-    if (is(",")) syntax_error(at_line, "unsupported: a tuple");
-    if (!to_attribute) return make(Op::set, at_line, variable, nodes(std::move(value)));
-    return make(Op::set_attribute, at_line, attribute,
-                nodes(make(Op::name, at_line, variable), std::move(value)));
+    const std::string variable = name();
+    const std::string attribute = skip(".") ? name() : "";
+    expect("=");
+    if (attribute.empty()) return make_of(Op::set, at_line, variable, expression());
+    return make_of(Op::set_attribute, at_line, attribute, expression(), make(Op::name, at_line, variable));
   }
 
   // --- expressions
   Node expression() {
     const Level level(*this);
-    Node value = binary(1);
-    while (is("if")) {
-      const int at_line = take().line;
-      Node test = binary(1);
-      Node other = skip("else") ? expression() : make(Op::missing, at_line);
-      value = make(Op::condition, at_line, "", nodes(std::move(test), std::move(value), std::move(other)));
-    }
-    return value;
+    Node value = binary(0);
+    if (!is("if")) return value;
+    const int at_line = take().line;
+    Node test = binary(0);
+    Node other = skip("else") ? expression() : make(Op::missing, at_line);
+    return make_of(Op::condition, at_line, "", std::move(test), std::move(value), std::move(other));
   }
 
-  const Operator* operator_at(int level) const {
-    if (now().kind != Token::symbol && now().kind != Token::name) return nullptr;
-    for (const Operator& o : kOperators)
-      if (o.level == level && o.text == now().text) return &o;
-    return nullptr;
+  std::string operator_at(size_t row) const {
+    if (now().kind != Token::symbol && now().kind != Token::name) return "";
+    const std::string text = is("not") && tokens_[at_ + 1].text == "in" ? "not in" : now().text;
+    const auto& known = kOperators[row];
+    return std::find(known.begin(), known.end(), text) != known.end() ? text : "";
   }
 
-  Node binary(int level) {
-    if (level == kUnary) return filters(unary());
-    if (level == kNot && is("not")) {
-      const Level nesting(*this);
+  Node binary(size_t row) {
+    if (row == std::size(kOperators)) return filters(unary());
+    if (row == kNot && is("not")) {
+      const Level level(*this);
       const int at_line = take().line;
-      return make(Op::not_, at_line, "", nodes(binary(kNot)));
+      return make_of(Op::not_, at_line, "", binary(kNot));
     }
-    Node left = binary(level + 1);
-    for (int count = 1;; ++count) {
+    Node left = binary(row + 1);
+    for (std::string text; text = operator_at(row), !text.empty();) {
       const int at_line = line();
-      const bool not_in = level == kComparison && is("not") && next_is("in");
-      if (not_in) ++at_;
-      const Operator* found = operator_at(level);
-      if (!found) break;
-      if (level == kComparison && count > 1) syntax_error(at_line, "unsupported: a chain of comparisons");
-      ++at_;
-      left = make(not_in ? Op::not_in : found->op, at_line, "", nodes(std::move(left), binary(level + 1)));
+      at_ += text == "not in" ? 2 : 1;
+      left = make_of(Op::binary, at_line, text, std::move(left), binary(row + 1));
+      if (row == kComparison) break;  // a < b < c is unsupported
     }
-    for (const char* unknown : {"/", "**"})
-      if (is(unknown)) syntax_error(line(), fmt::format("unsupported operator '{}'", unknown));
     return left;
   }
 
@@ -229,30 +191,27 @@ class Parser {
     const int at_line = line();
     if (!skip("-")) return postfix(primary());
     const Level level(*this);
-    return make(Op::negate, at_line, "", nodes(unary()));
+    return make_of(Op::binary, at_line, "-", make(Op::integer, at_line, "0"), unary());
   }
 
   Node primary() {
-    const Token token = now();
-    if (token.kind == Token::name) return variable();
-    if (token.kind == Token::string) return make(Op::string, token.line, take().text);
-    if (token.kind == Token::integer) return constant(Op::integer, token.line, std::stoll(take().text));
     const Level level(*this);
+    const Token token = now();
+    if (token.kind == Token::string) return make(Op::string, token.line, take().text);
+    if (token.kind == Token::integer) return make(Op::integer, token.line, take().text);
+    if (skip("[")) return items(Op::list, "]");
+    if (skip("{")) return items(Op::dict, "}");
     if (skip("(")) {
       Node inner = expression();
-      if (is(",")) syntax_error(line(), "unsupported: a tuple");
       expect(")");
       return inner;
     }
-    if (skip("[")) return items(Op::list, "]");
-    if (skip("{")) return items(Op::dict, "}");
-    unexpected("an expression");
-  }
-
-  static Node constant(Op op, int at_line, int64_t value) {
-    Node node = make(op, at_line);
-    node.integer = value;
-    return node;
+    if (token.kind != Token::name || any_of({"and", "or", "not", "in", "is", "if", "else"}, token.text))
+      unexpected("an expression");
+    ++at_;
+    if (!is("(")) return make(Op::name, token.line, token.text);
+    if (token.text == "namespace" && skip("(")) return items(Op::name_space, ")");
+    return call(Builtin::function, token.text, make(Op::missing, token.line));
   }
 
   // Behind an opening bracket: [a, b], {'k': a}, and namespace(k=a), which is kept as a dict is.
@@ -260,79 +219,56 @@ class Parser {
     const int at_line = line();
     std::vector<Node> kids;
     while (!skip(close)) {
-      if (!kids.empty()) expect(",");
-      if (skip(close)) break;
-      if (op == Op::name_space) {
-        kids.push_back(make(Op::string, line(), name()));
-        expect("=");
-      }
+      if (op != Op::list) kids.push_back(op == Op::dict ? expression() : make(Op::string, line(), name()));
+      if (op != Op::list) expect(op == Op::dict ? ":" : "=");
       kids.push_back(expression());
-      if (op != Op::dict) continue;
-      expect(":");
-      kids.push_back(expression());
+      if (!is(close)) expect(",");
     }
     return make(op, at_line, "", std::move(kids));
-  }
-
-  Node variable() {
-    const Token token = take();
-    const std::string& word = token.text;
-    if (word == "true" || word == "True") return constant(Op::boolean, token.line, 1);
-    if (word == "false" || word == "False") return constant(Op::boolean, token.line, 0);
-    if (word == "none" || word == "None") return make(Op::none, token.line);
-    for (const char* keyword : {"and", "or", "not", "in", "is", "if", "else", "elif"})
-      if (word == keyword) syntax_error(token.line, fmt::format("expected an expression, got '{}'", word));
-    if (!is("(")) return make(Op::name, token.line, word);
-    if (word == "namespace") return ++at_, items(Op::name_space, ")");
-    return call(Builtin::function, word, make(Op::missing, token.line));
   }
 
   Node postfix(Node object) {
     while (true) {
       const int at_line = line();
-      if (skip(".")) {
+      if (skip("[")) {
+        object = subscript(std::move(object), at_line);
+      } else if (skip(".")) {
         const std::string member = name();
         if (is("(")) {
           object = call(Builtin::method, member, std::move(object));
         } else {
           check_attribute(object, member);
-          object = make(Op::attribute, at_line, member, nodes(std::move(object)));
+          object = make_of(Op::item, at_line, "", std::move(object), make(Op::string, at_line, member));
         }
-      } else if (skip("[")) {
-        object = subscript(std::move(object), at_line);
       } else {
-        if (is("(")) syntax_error(at_line, "unsupported: a call of something that is not a function's name");
         return object;
       }
     }
   }
 
-  static void check_attribute(const Node& object, std::string_view member) {
-    for (const char* method : {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem",
-                               "setdefault", "update", "values"})
-      if (member == method)  // Python would take the method, not the key
-        syntax_error(object.line,
-                     fmt::format("'{0}' is a method of every mapping, write ['{0}'] for the key", member));
-    if (object.op != Op::name || object.text != "loop") return;
-    for (const char* known :
-         {"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"})
-      if (member == known) return;
-    syntax_error(object.line, fmt::format("unsupported: loop.{}", member));
+  void check_attribute(const Node& object, const std::string& member) const {
+    if (any_of({"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update",
+                "values"},
+               member))  // Python would take the method, not the key
+      syntax_error(line(),
+                   fmt::format("'{0}' is a method of every mapping, write ['{0}'] for the key", member));
+    if (object.op == Op::name && object.text == "loop" &&
+        !any_of({"index", "index0", "first", "last", "length"}, member))
+      syntax_error(line(), fmt::format("unsupported: loop.{}", member));
   }
 
   Node subscript(Node object, int at_line) {
-    std::vector<Node> kids = nodes(std::move(object));
-    const auto part = [&] {
-      const bool given = !is(":") && !is("]");
-      kids.push_back(given ? expression() : make(Op::missing, at_line));
-    };
-    if (is("]")) unexpected("an expression");
-    part();
-    if (skip("]")) return make(Op::item, at_line, "", std::move(kids));
-    expect(":"), part();
-    skip(":"), part();
+    const auto part = [&] { return is(":") || is("]") ? make(Op::missing, at_line) : expression(); };
+    Node begin = part();
+    if (begin.op != Op::missing && skip("]"))
+      return make_of(Op::item, at_line, "", std::move(object), std::move(begin));
+    expect(":");
+    Node end = part();
+    skip(":");
+    Node step = part();
     expect("]");
-    return make(Op::slice, at_line, "", std::move(kids));
+    return make_of(Op::slice, at_line, "", std::move(object), std::move(begin), std::move(end),
+                   std::move(step));
   }
 
   // --- functions, filters, tests, methods
@@ -342,7 +278,7 @@ class Parser {
       const auto kind = take().text == "|" ? Builtin::filter : Builtin::test;
       const bool negated = kind == Builtin::test && skip("not");
       subject = call(kind, name(), std::move(subject));
-      if (negated) subject = make(Op::not_, at_line, "", nodes(std::move(subject)));
+      if (negated) subject = make_of(Op::not_, at_line, "", std::move(subject));
     }
     return subject;
   }
@@ -358,35 +294,24 @@ class Parser {
       params.emplace_back(rest.substr(0, rest.find(' ')));
     std::vector<Node> kids(params.size() + 1, make(Op::missing, at_line));
     kids[0] = std::move(subject);
-    const auto wrong = [&](const std::string& what) {
-      syntax_error(at_line, fmt::format("'{}': {}", function, what));
-    };
-    if (skip("(")) {
-      const Level level(*this);
-      for (size_t count = 0; !skip(")"); ++count) {
-        if (count > 0) expect(",");
-        const bool named = now().kind == Token::name && next_is("=");
-        const std::string key = named ? take().text : "";
-        if (named) ++at_;
-        const auto by_name = [&](const std::string& p) { return p == key || p == key + "="; };
-        const size_t place =
-            named ? size_t(std::find_if(params.begin(), params.end(), by_name) - params.begin()) : count;
-        if (place >= params.size() || (!named && params[place].back() == '='))
-          wrong(named ? fmt::format("unsupported argument '{}'", key) : "too many arguments");
-        if (kids[place + 1].op != Op::missing) wrong("an argument is given twice");
-        kids[place + 1] = expression();
+    size_t place = 0;
+    for (bool more = skip("("); more && !skip(")"); ++place) {
+      if (now().kind == Token::name && tokens_[at_ + 1].text == "=") {
+        place = size_t(std::find(params.begin(), params.end(), now().text) - params.begin());
+        if (place == params.size())
+          syntax_error(at_line, fmt::format("'{}': unsupported argument '{}'", function, now().text));
+        at_ += 2;
       }
-    } else if (kind == Builtin::test && (now().kind == Token::string || now().kind == Token::integer)) {
-      unexpected("'(' before the argument of a test");
+      if (place >= params.size() || kids[place + 1].op != Op::missing)
+        syntax_error(at_line, fmt::format("'{}': unsupported: too many arguments", function));
+      kids[place + 1] = expression();
+      if (params[place] == "test" && !find_builtin(Builtin::test, kids[place + 1].text))
+        syntax_error(at_line, fmt::format("unsupported test '{}'", kids[place + 1].text));
+      if (!is(")")) expect(",");
     }
-    for (size_t i = 0; i < params.size(); ++i) {
-      const Node& argument = kids[i + 1];
-      if (i < builtin->required && argument.op == Op::missing)
-        wrong(fmt::format("argument '{}' is missing", params[i]));
-      if (params[i] == "test" && argument.op != Op::missing &&
-          (argument.op != Op::string || !find_builtin(Builtin::test, argument.text)))
-        wrong(fmt::format("unsupported test '{}'", argument.text));
-    }
+    for (size_t i = 0; i < builtin->required; ++i)
+      if (kids[i + 1].op == Op::missing)
+        syntax_error(at_line, fmt::format("'{}': argument '{}' is missing", function, params[i]));
     Node node = make(Op::call, at_line, function, std::move(kids));
     node.builtin = builtin;
     return node;

@@ -1,47 +1,84 @@
-// The pre-tokenizer cuts text into pieces that are tokenised apart: "it's 12" → "it", "'s", " ", "12". Which rule
-// it follows is part of a model, as its merges are: another rule gives other ids and a worse model, unnoticed.
+// What happens to a text before BPE: it is normalised (Normalizer), then cut into pieces that are tokenised apart
+// (Pretokenizer): "it's 12" → "it", "'s", " ", "12". Both are part of a model, as its merges are: another rule gives
+// other ids and a worse model, unnoticed. So an unknown rule is an Error.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "text/regex.h"  // Regex
+struct pcre2_real_code_8;
+struct pcre2_real_match_context_8;
 
 namespace nano {
+
+// A Unicode regular expression from a tokenizer's file (PCRE2), with limits: pattern and text are foreign, so a
+// search that takes too long is an Error, not a hang.
+class Regex {
+ public:
+  // `literal`: matches exactly this text. Error: the pattern does not compile.
+  explicit Regex(const std::string& pattern, bool literal = false);
+
+  // Calls found(begin, end) for each match from left to right, as byte offsets. `text` must be valid UTF-8.
+  // Error: the match limit was reached.
+  void find_all(std::string_view text, const std::function<void(size_t, size_t)>& found) const;
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_code_8* code) const;
+    void operator()(pcre2_real_match_context_8* context) const;
+  };
+  std::string pattern_;
+  std::unique_ptr<pcre2_real_code_8, Free> code_;
+  std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
+};
+
+// Canonical composition (NFC), fixed replacements, a prefix.
+class Normalizer {
+ public:
+  void add_nfc() { steps_.push_back({Step::Kind::nfc, "", ""}); }
+  void add_replace(std::string from, std::string to) {  // `from` is not empty
+    steps_.push_back({Step::Kind::replace, std::move(from), std::move(to)});
+  }
+  void add_prepend(std::string prefix) {  // in front of every text that is not empty
+    steps_.push_back({Step::Kind::prepend, "", std::move(prefix)});
+  }
+  std::string normalize(std::string text) const;  // valid UTF-8 in and out
+
+ private:
+  struct Step {
+    enum class Kind { nfc, replace, prepend } kind;
+    std::string from, to;
+  };
+  std::vector<Step> steps_;
+};
 
 // What becomes of the text a Split's pattern matches (names of tokenizer.json).
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 class Pretokenizer {
  public:
-  void add_split(Regex pattern, SplitBehavior behavior, bool invert);
-  void add_leading_space();  // " " in front of every piece that has none (ByteLevel's add_prefix_space)
-  // " " → `mark`, and one `mark` in front where there is none: always, or only at the start of the whole text.
-  enum class Prepend { always, first, never };
-  void add_metaspace(std::string mark, Prepend prepend);
+  void add_split(Regex pattern, SplitBehavior behavior = SplitBehavior::isolated) {
+    steps_.push_back({std::move(pattern), behavior});
+  }
+  void add_gpt2_split();  // GPT-2's pattern, which ByteLevel with use_regex means
+  // " " in front of every piece that has none (ByteLevel's add_prefix_space).
+  void add_leading_space() { steps_.push_back({std::nullopt, SplitBehavior::isolated}); }
 
-  // `at_start`: this text begins the whole input (nothing, not even a special token, is in front of it).
-  std::vector<std::string> split(std::string text, bool at_start) const;
+  std::vector<std::string> split(std::string text) const;
 
  private:
   struct Step {
-    enum class Kind { split, leading_space, metaspace } kind;
-    std::unique_ptr<Regex> pattern = nullptr;          // split
-    SplitBehavior behavior = SplitBehavior::isolated;  // split
-    bool invert = false;                               // split: what is between the matches counts as matched
-    std::string mark = "";                             // metaspace
-    Prepend prepend = Prepend::never;                  // metaspace
+    std::optional<Regex> pattern;  // none: the leading space
+    SplitBehavior behavior;
   };
-  static void apply(const Step& step, const std::string& piece, bool at_start, std::vector<std::string>& out);
-
   std::vector<Step> steps_;
 };
 
 // The rule behind GGUF's tokenizer.ggml.pre. Error: unknown, with the list of the known.
 Pretokenizer pretokenizer_by_name(const std::string& name);
-// GPT-2's pattern, which ByteLevel with use_regex means.
-Regex gpt2_regex();
 
 }  // namespace nano

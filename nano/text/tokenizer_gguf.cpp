@@ -8,13 +8,11 @@
 
 #include "base/error.h"       // Error
 #include "checkpoint/gguf.h"  // GgufFile
-#include "text/pipeline.h"    // PipelineTokenizer
+#include "text/tokenizer.h"   // Tokenizer
 #include "text/utf8.h"        // replace_text
 
 namespace nano {
 namespace {
-
-using Token = PipelineTokenizer::Token;
 
 const std::string kPrefix = "tokenizer.ggml.";
 const std::string kSpaceMark = "\u2581";
@@ -27,15 +25,20 @@ constexpr const char* kEndTexts[] = {
     "<|end_of_text|>", "<|eom_id|>", "<EOT>",   "</s>",          "<eos>"};
 
 struct Vocabulary {
+  bool sentencepiece;
   std::vector<std::string> texts;
   std::vector<Kind> kinds;
   std::vector<double> scores;  // empty unless SentencePiece
 
-  bool valid(int64_t id) const { return id >= 0 && id < int64_t(texts.size()); }
+  bool is(size_t id, Kind kind) const { return kinds[id] == kind; }
+  // Found in a text, or the result of a merge.
+  bool ordinary(size_t id) const {
+    return is(id, Kind::normal) || is(id, Kind::user_defined) || (sentencepiece && is(id, Kind::byte));
+  }
 };
 
-Vocabulary read_vocabulary(const GgufFile& file, bool with_scores) {
-  Vocabulary v;
+Vocabulary read_vocabulary(const GgufFile& file, bool sentencepiece) {
+  Vocabulary v{sentencepiece, {}, {}, {}};
   v.texts = file.get_strings(kPrefix + "tokens");
   if (v.texts.empty()) throw Error("no tokens", kPrefix + "tokens");
   v.kinds.assign(v.texts.size(), Kind::normal);
@@ -50,9 +53,12 @@ Vocabulary read_vocabulary(const GgufFile& file, bool with_scores) {
       if (types[i] < 1 || types[i] > 6)
         throw Error(fmt::format("token {} has the unknown type {}", i, types[i]), kPrefix + "token_type");
       v.kinds[i] = Kind(types[i]);
+      if (v.is(i, Kind::byte) && byte_of_token(v.texts[i]) < 0)
+        throw Error(fmt::format("token {} is marked as a byte but is not of the form <0x0A>", i),
+                    kPrefix + "token_type");
     }
   }
-  if (with_scores) {
+  if (sentencepiece) {
     v.scores = file.get_floats(kPrefix + "scores");
     check_size(v.scores.size(), "scores");
     for (size_t i = 0; i < v.scores.size(); ++i)
@@ -65,57 +71,49 @@ Vocabulary read_vocabulary(const GgufFile& file, bool with_scores) {
 // The id under `key`, or `fallback`; -1 = none.
 int32_t read_id(const GgufFile& file, const Vocabulary& v, const char* key, int64_t fallback = -1) {
   int64_t id = file.get_int(kPrefix + key, fallback);
-  if (id == -1 || v.valid(id)) return int32_t(id);
+  if (id >= -1 && id < int64_t(v.texts.size())) return int32_t(id);
   if (!file.has(kPrefix + key)) return -1;  // the fallback does not fit this vocabulary
   throw Error(fmt::format("id {} is outside the vocabulary of {}", id, v.texts.size()), kPrefix + key);
 }
 
-std::vector<Token> make_tokens(const Vocabulary& v, bool byte_level) {
-  std::vector<Token> tokens(v.texts.size());
+std::vector<Tokenizer::Token> make_tokens(const Vocabulary& v) {
+  std::vector<Tokenizer::Token> tokens(v.texts.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const std::string& text = v.texts[i];
-    Token& token = tokens[i];
+    Tokenizer::Token& token = tokens[i];
     token.text = token.bytes = text;
-    token.special = v.kinds[i] == Kind::control || v.kinds[i] == Kind::unknown || v.kinds[i] == Kind::unused;
-    int byte = v.kinds[i] == Kind::byte ? byte_of_token(text) : -1;
-    if (byte >= 0)
-      token.bytes = std::string(1, char(byte));
-    else if (!byte_level && !token.special)
+    token.special = v.is(i, Kind::control) || v.is(i, Kind::unknown) || v.is(i, Kind::unused);
+    if (v.is(i, Kind::byte))
+      token.bytes = std::string(1, char(byte_of_token(text)));
+    else if (v.sentencepiece && !token.special)
       token.bytes = replace_text(text, kSpaceMark, " ");
-    else if (byte_level && v.kinds[i] == Kind::normal)
+    else if (!v.sentencepiece && v.is(i, Kind::normal))
       token.bytes = bytes_of_stand_ins(text).value_or(text);
   }
   return tokens;
 }
 
-BpeModel make_bpe(const GgufFile& file, const Vocabulary& v, const std::string& pre) {
-  BpeModel::Options options;
-  options.ignore_merges = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+BpeModel make_model(const GgufFile& file, const Vocabulary& v, BpeModel::Options options) {
   BpeModel model(options);
-  for (size_t i = 0; i < v.texts.size(); ++i)
-    model.add_token(int32_t(i), v.texts[i], v.kinds[i] != Kind::normal && v.kinds[i] != Kind::user_defined);
+  for (size_t i = 0; i < v.texts.size(); ++i) model.add_token(int32_t(i), v.texts[i], !v.ordinary(i));
+  if (v.sentencepiece) {
+    for (size_t i = 0; i < v.texts.size(); ++i)
+      if (v.is(i, Kind::normal) || v.is(i, Kind::user_defined))
+        model.add_merges_into(v.texts[i], -v.scores[i]);
+    return model;
+  }
+  double rank = 0;
   for (const std::string& merge : file.get_strings(kPrefix + "merges")) {
     size_t space = merge.find(' ', 1);
     if (space == merge.npos) throw Error("merge \"" + merge + "\" has no second part", kPrefix + "merges");
-    model.add_merge(merge.substr(0, space), merge.substr(space + 1));
+    model.add_merge(merge.substr(0, space), merge.substr(space + 1), rank++);
   }
   return model;
 }
 
-SentencePieceModel make_sentencepiece(const Vocabulary& v, int32_t unk_id) {
-  SentencePieceModel model(unk_id);
-  for (size_t i = 0; i < v.texts.size(); ++i) {
-    if (v.kinds[i] == Kind::byte)
-      model.add_byte_token(int32_t(i), v.texts[i]);
-    else if (v.kinds[i] == Kind::normal || v.kinds[i] == Kind::user_defined)
-      model.add_token(int32_t(i), v.texts[i], v.scores[i]);
-  }
-  return model;
-}
-
-void read_ids(const GgufFile& file, const Vocabulary& v, bool sentencepiece, Tokenizer& out) {
-  out.bos_id = read_id(file, v, "bos_token_id", sentencepiece ? 1 : -1);
-  out.eos_id = read_id(file, v, "eos_token_id", sentencepiece ? 2 : -1);
+void read_ids(const GgufFile& file, const Vocabulary& v, Tokenizer& out) {
+  out.bos_id = read_id(file, v, "bos_token_id", v.sentencepiece ? 1 : -1);
+  out.eos_id = read_id(file, v, "eos_token_id", v.sentencepiece ? 2 : -1);
   auto add = [&](int32_t id) {
     if (id >= 0 && !std::count(out.stop_ids.begin(), out.stop_ids.end(), id)) out.stop_ids.push_back(id);
   };
@@ -123,19 +121,18 @@ void read_ids(const GgufFile& file, const Vocabulary& v, bool sentencepiece, Tok
   add(read_id(file, v, "eot_token_id"));
   add(read_id(file, v, "eom_token_id"));
   for (size_t i = 0; i < v.texts.size(); ++i) {
-    bool may_end = v.kinds[i] == Kind::control || v.kinds[i] == Kind::user_defined;
+    bool may_end = v.is(i, Kind::control) || v.is(i, Kind::user_defined);
     if (may_end && std::count(std::begin(kEndTexts), std::end(kEndTexts), v.texts[i])) add(int32_t(i));
   }
 }
 
-void add_added_tokens(const Vocabulary& v, bool sentencepiece, PipelineTokenizer& out) {
+void add_added_tokens(const Vocabulary& v, Tokenizer& out) {
   for (size_t i = 0; i < v.texts.size(); ++i) {
-    AddedToken token;
-    token.id = int32_t(i);
-    token.special = v.kinds[i] == Kind::control || v.kinds[i] == Kind::unknown;
-    if (!token.special && v.kinds[i] != Kind::user_defined) continue;
-    token.content = sentencepiece && !token.special ? replace_text(v.texts[i], kSpaceMark, " ") : v.texts[i];
-    out.add_added_token(std::move(token));
+    const bool user_defined = v.is(i, Kind::user_defined);
+    if (!user_defined && !v.is(i, Kind::control) && !v.is(i, Kind::unknown)) continue;
+    const std::string& text = v.texts[i];
+    out.add_added_token(
+        {int32_t(i), v.sentencepiece && user_defined ? replace_text(text, kSpaceMark, " ") : text});
   }
   out.mark_special(out.bos_id);
   for (int32_t id : out.stop_ids) out.mark_special(id);
@@ -153,33 +150,35 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
 
   Normalizer normalizer;
   Pretokenizer pretokenizer;
-  PipelineTokenizer::Decoding decoding;
-  std::optional<std::variant<BpeModel, SentencePieceModel>> model;
-  bool add_bos = sentencepiece;
+  BpeModel::Options options;
+  bool space_prefix = false;
   if (sentencepiece) {
     if (file.get_bool(kPrefix + "remove_extra_whitespaces", false))
       throw Error("removing extra white space is not supported", kPrefix + "remove_extra_whitespaces");
-    decoding.strip_leading_space = file.get_bool(kPrefix + "add_space_prefix", true);
-    if (decoding.strip_leading_space) normalizer.add_prepend(kSpaceMark);
-    normalizer.add_replace(Regex::literal(" "), kSpaceMark);
-    model = make_sentencepiece(v, read_id(file, v, "unknown_token_id", 0));
+    space_prefix = file.get_bool(kPrefix + "add_space_prefix", true);
+    if (space_prefix) normalizer.add_prepend(kSpaceMark);
+    normalizer.add_replace(" ", kSpaceMark);
+    options.byte_level = false;
+    options.byte_fallback = true;
+    options.unk_id = read_id(file, v, "unknown_token_id", 0);
+    if (options.unk_id < 0) throw Error("there is no unknown token", kPrefix + "unknown_token_id");
   } else {
     if (!file.has(kPrefix + "pre"))
       throw Error(
           "the file does not name its pre-tokenizer", kPrefix + "pre",
           "convert the model again with a current converter, or write the key (for example \"gpt-2\")");
-    std::string pre = file.get_string(kPrefix + "pre");
+    const std::string pre = file.get_string(kPrefix + "pre");
     pretokenizer = pretokenizer_by_name(pre);
-    BpeModel bpe = make_bpe(file, v, pre);
-    model = std::move(bpe);
-    add_bos = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+    options.ignore_merges = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
   }
 
-  auto out = std::make_unique<PipelineTokenizer>(make_tokens(v, !sentencepiece), std::move(*model),
-                                                 std::move(normalizer), std::move(pretokenizer), decoding);
+  auto out = std::make_unique<Tokenizer>(make_tokens(v), make_model(file, v, options), std::move(normalizer),
+                                         std::move(pretokenizer));
   out->replace_each_byte = sentencepiece;
-  read_ids(file, v, sentencepiece, *out);
-  add_added_tokens(v, sentencepiece, *out);
+  out->strip_leading_space = space_prefix;
+  read_ids(file, v, *out);
+  add_added_tokens(v, *out);
+  const bool add_bos = sentencepiece || options.ignore_merges;  // Llama 3's too
   out->add_bos = file.get_bool(kPrefix + "add_bos_token", add_bos) && out->bos_id >= 0;
   out->add_eos = file.get_bool(kPrefix + "add_eos_token", false) && out->eos_id >= 0;
   if (out->add_bos) out->prefix_ids = {out->bos_id};

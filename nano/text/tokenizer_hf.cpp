@@ -1,104 +1,375 @@
 // A tokenizer from a Hugging Face directory: tokenizer.json, and around it the files that say which ids begin and
 // end a text and how a conversation is written. Each of those may be missing; one that is there must be right.
+// Whatever stages tokenizer.json states are built; one that is not known is an Error with its name. Its truncation and
+// padding are training settings and not used.
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/error.h"           // Error
-#include "base/mapped_file.h"     // read_file
-#include "text/json_node.h"       // JsonNode, parse_json
-#include "text/tokenizer_json.h"  // tokenizer_from_json
+#include "base/error.h"        // Error
+#include "base/json.h"         // parse_json
+#include "base/mapped_file.h"  // read_file
+#include "text/tokenizer.h"    // Tokenizer
+#include "text/utf8.h"         // replace_text
 
 namespace nano {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Token = Tokenizer::Token;
 
-std::optional<nlohmann::json> read_json_if_there(const std::string& path) {
-  if (!fs::exists(path)) return std::nullopt;
-  nlohmann::json json = parse_json(read_file(path), path);
-  if (!json.is_object()) throw Error("must be a JSON object", path);
+constexpr int64_t kMostUnusedIds = 100'000;  // between the ids of a vocabulary: more is a damaged file
+
+// ---- reading JSON: access to a missing or mistyped member throws Json::exception ----
+
+bool has(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && !object[key].is_null();
+}
+
+template <class T>
+T get_or(const Json& object, const char* key, T fallback) {
+  return has(object, key) ? object.at(key).get<T>() : fallback;
+}
+
+const Json& items(const Json& list) {
+  if (!list.is_array()) throw Error("must be a list");
+  return list;
+}
+
+int32_t get_id(const Json& value, int64_t limit) {
+  if (!value.is_number_integer() || value.get<uint64_t>() >= uint64_t(limit))
+    throw Error(fmt::format("{} is not a token id below {}",
+                            value.is_number() ? value.dump() : value.type_name(), limit));
+  return value.get<int32_t>();
+}
+
+[[noreturn]] void unsupported(const char* what, const std::string& type, const char* known) {
+  throw Error(fmt::format("unsupported {} \"{}\"", what, type), "", std::string("known: ") + known);
+}
+
+// fn(root[key]), if there is such a member. Whatever is wrong in it is an Error that names the file and the member.
+template <class Fn>
+void read_member(const Json& root, const char* key, const std::string& file, Fn fn) {
+  if (!has(root, key)) return;
+  try {
+    fn(root[key]);
+  } catch (const Json::exception& e) {
+    throw Error(e.what(), file + ": " + key);
+  } catch (const Error& e) {
+    throw Error(e.problem, file + ": " + key, e.hint);
+  }
+}
+
+Json read_object(std::string_view text, const std::string& file) {
+  Json json = parse_json(text, file);
+  if (!json.is_object()) throw Error("must be a JSON object", file);
   return json;
+}
+Json read_object_if_there(const std::string& path) {
+  return fs::exists(path) ? read_object(read_file(path), path) : Json::object();
+}
+
+// ---- tokenizer.json ----
+
+struct Vocabulary {
+  std::vector<Token> tokens;
+  std::vector<AddedToken> added;
+  std::set<int32_t> added_ids, special_ids;
+};
+
+void read_added_tokens(const Json& list, const Normalizer& normalizer, Vocabulary& v) {
+  for (const Json& item : items(list)) {
+    AddedToken token;
+    token.id = get_id(item.at("id"), INT32_MAX);
+    token.content = item.at("content").get<std::string>();
+    token.lstrip = get_or(item, "lstrip", false);
+    token.rstrip = get_or(item, "rstrip", false);
+    if (get_or(item, "single_word", false))
+      throw Error("single_word of \"" + token.content + "\" is not supported");
+    const bool special = get_or(item, "special", false);
+    // To be looked for in the normalised text: that is where it stands if normalising leaves it as it is.
+    if (get_or(item, "normalized", !special) && normalizer.normalize(token.content) != token.content)
+      throw Error("the normalizer changes the added token \"" + token.content + "\"", "",
+                  "write \"normalized\": false if it is to be found as it stands");
+    v.added_ids.insert(token.id);
+    if (special) v.special_ids.insert(token.id);
+    v.added.push_back(std::move(token));
+  }
+}
+
+// Token texts by id, from the model's vocabulary and the added tokens.
+void read_tokens(const Json& vocab, Vocabulary& v) {
+  if (!vocab.is_object()) throw Error("vocab must be an object of token texts and ids");
+  const int64_t limit = int64_t(vocab.size() + v.added.size()) + kMostUnusedIds;
+  auto put = [&](const std::string& text, int32_t id) {
+    if (id >= limit) throw Error(fmt::format("token \"{}\" has the id {}, beyond {}", text, id, limit));
+    if (id >= int32_t(v.tokens.size())) v.tokens.resize(size_t(id) + 1);
+    std::string& slot = v.tokens[size_t(id)].text;
+    if (!slot.empty() && slot != text)
+      throw Error(fmt::format("id {} belongs to \"{}\" and to \"{}\"", id, slot, text));
+    slot = text;
+  };
+  for (const auto& [text, id] : vocab.items()) put(text, get_id(id, limit));
+  for (const AddedToken& token : v.added) {
+    const auto known = vocab.find(token.content);
+    if (known != vocab.end() && *known != token.id)
+      throw Error("the added token \"" + token.content + "\" has another id in the vocabulary");
+    put(token.content, token.id);
+  }
+  for (size_t i = 0; i < v.tokens.size(); ++i) {
+    Token& token = v.tokens[i];
+    token.bytes = token.text;
+    token.special =
+        token.text.empty() || v.special_ids.count(int32_t(i)) > 0;  // an id without a token shows nothing
+  }
+}
+
+void read_normalizer(const Json& json, Normalizer& out) {
+  const std::string type = json.at("type");
+  if (type == "Sequence") {
+    for (const Json& part : items(json.at("normalizers"))) read_normalizer(part, out);
+  } else if (type == "NFC") {
+    out.add_nfc();
+  } else if (type == "Replace") {
+    const std::string from = json.at("pattern").at("String");
+    if (from.empty()) throw Error("the pattern of a Replace is empty");
+    out.add_replace(from, json.at("content"));
+  } else if (type == "Prepend") {
+    out.add_prepend(json.at("prepend"));
+  } else {
+    unsupported("normalizer", type, "NFC, Prepend, Replace, Sequence");
+  }
+}
+
+void read_split(const Json& json, Pretokenizer& out) {
+  constexpr const char* kNames[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                    "Contiguous"};
+  const std::string name = json.at("behavior");
+  auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) throw Error("unknown behavior \"" + name + "\"");
+  if (get_or(json, "invert", false)) throw Error("a Split with \"invert\" is not supported");
+  const Json& pattern = json.at("pattern");
+  Regex regex = has(pattern, "String") ? Regex(pattern["String"], true) : Regex(pattern.at("Regex"));
+  out.add_split(std::move(regex), SplitBehavior(found - std::begin(kNames)));
+}
+
+// `byte_level` becomes true at a ByteLevel step, which must be the last: after it the text is no longer text.
+void read_pretokenizer(const Json& json, Pretokenizer& out, bool& byte_level) {
+  const std::string type = json.at("type");
+  if (byte_level) throw Error("a pre-tokenizer after ByteLevel is not supported");
+  if (type == "Sequence") {
+    for (const Json& part : items(json.at("pretokenizers"))) read_pretokenizer(part, out, byte_level);
+  } else if (type == "Split") {
+    read_split(json, out);
+  } else if (type == "Digits") {
+    const bool each = get_or(json, "individual_digits", false);
+    out.add_split(Regex(R"(\p{N})"), each ? SplitBehavior::isolated : SplitBehavior::contiguous);
+  } else if (type == "ByteLevel") {
+    if (get_or(json, "add_prefix_space", true)) out.add_leading_space();
+    if (get_or(json, "use_regex", true)) out.add_gpt2_split();
+    byte_level = true;
+  } else {
+    unsupported("pre-tokenizer", type, "ByteLevel, Digits, Sequence, Split");
+  }
+}
+
+void read_merges(const Json& merges, BpeModel& model) {
+  double rank = 0;
+  for (const Json& merge : items(merges)) {
+    if (merge.is_array() && merge.size() == 2) {
+      model.add_merge(merge[0], merge[1], rank++);
+      continue;
+    }
+    const std::string text = merge;  // "left right", the older form
+    size_t space = text.find(' ', 1);
+    if (space == text.npos) throw Error("merge \"" + text + "\" has no second part");
+    model.add_merge(text.substr(0, space), text.substr(space + 1), rank++);
+  }
+}
+
+BpeModel read_model(const Json& json, const Vocabulary& v, bool byte_level) {
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+    if (!get_or(json, key, std::string()).empty()) throw Error(std::string(key) + " is not supported");
+  if (get_or(json, "dropout", 0.0) != 0) throw Error("dropout is not supported");
+  BpeModel::Options options;
+  options.byte_level = byte_level;
+  options.ignore_merges = get_or(json, "ignore_merges", false);
+  options.byte_fallback = get_or(json, "byte_fallback", false);
+  options.fuse_unk = get_or(json, "fuse_unk", false);
+  const Json& vocab = json.at("vocab");
+  if (has(json, "unk_token")) options.unk_id = vocab.at(json["unk_token"].get<std::string>());
+  BpeModel model(options);
+  for (const auto& [text, id] : vocab.items())
+    model.add_token(id, text, v.special_ids.count(id.get<int32_t>()) > 0);
+  read_merges(json.at("merges"), model);
+  return model;
+}
+
+// What a decoder does, worked out once per token: the bytes each token stands for.
+struct DecoderBuilder {
+  std::vector<Token>& tokens;
+  const std::set<int32_t>& added;
+  bool byte_fallback = false, fused = false, strip_leading_space = false;
+
+  void read(const Json& json);
+};
+
+void DecoderBuilder::read(const Json& json) {
+  const std::string type = json.at("type");
+  if (fused && type != "Strip" && type != "Fuse")
+    throw Error("a decoder " + type + " after Fuse or ByteLevel is not supported");
+  if (type == "Sequence") {
+    for (const Json& part : items(json.at("decoders"))) read(part);
+  } else if (type == "ByteLevel") {
+    for (size_t i = 0; i < tokens.size(); ++i)  // added tokens are written as they are
+      if (!added.count(int32_t(i)))
+        tokens[i].bytes = bytes_of_stand_ins(tokens[i].bytes).value_or(tokens[i].bytes);
+    fused = true;
+  } else if (type == "ByteFallback") {
+    for (Token& token : tokens) {
+      int byte = byte_of_token(token.bytes);
+      if (byte >= 0) token.bytes = std::string(1, char(byte));
+    }
+    byte_fallback = true;
+  } else if (type == "Replace") {
+    const std::string from = json.at("pattern").at("String"), to = json.at("content");
+    if (from.empty()) throw Error("the pattern of a Replace is empty");
+    for (Token& token : tokens) token.bytes = replace_text(token.bytes, from, to);
+  } else if (type == "Strip") {
+    if (!fused || json.at("content") != " " || json.at("start") != 1 || json.at("stop") != 0)
+      throw Error("only a Strip of one space at the start, after Fuse, is supported");
+    strip_leading_space = true;
+  } else if (type == "Fuse") {
+    fused = true;
+  } else {
+    unsupported("decoder", type, "ByteFallback, ByteLevel, Fuse, Replace, Sequence, Strip");
+  }
+}
+
+// The ids a TemplateProcessing puts around a text.
+void read_post_processor(const Json& json, Tokenizer& out) {
+  const std::string type = json.at("type");
+  if (type == "Sequence") {
+    for (const Json& part : items(json.at("processors"))) read_post_processor(part, out);
+  } else if (type == "TemplateProcessing") {
+    std::vector<int32_t> prefix, suffix;
+    int num_texts = 0;
+    for (const Json& item : items(json.at("single"))) {
+      if (has(item, "Sequence")) {
+        ++num_texts;
+        continue;
+      }
+      const std::string name = item.at("SpecialToken").at("id");
+      for (const Json& id : items(json.at("special_tokens").at(name).at("ids")))
+        (num_texts ? suffix : prefix).push_back(get_id(id, out.vocab_size()));
+    }
+    if (num_texts != 1) throw Error("single must hold the text once");
+    out.prefix_ids.insert(out.prefix_ids.begin(), prefix.begin(), prefix.end());
+    out.suffix_ids.insert(out.suffix_ids.end(), suffix.begin(), suffix.end());
+  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
+    unsupported("post-processor", type, "ByteLevel, Sequence, TemplateProcessing");
+  }
+}
+
+// ---- the files around it ----
+
+// The id of "bos_token": "<s>", or of the older {"content": "<s>", …}.
+int32_t read_token(const Json& json, const Tokenizer& tokenizer) {
+  const std::string text = json.is_object() ? json.at("content") : json;
+  const int32_t id = tokenizer.find(text);
+  if (id < 0) throw Error("\"" + text + "\" is not in the vocabulary");
+  return id;
 }
 
 void add_stop_id(Tokenizer& out, int32_t id) {
   if (!std::count(out.stop_ids.begin(), out.stop_ids.end(), id)) out.stop_ids.push_back(id);
 }
 
-// "bos_token": "<s>", or the older {"content": "<s>", …}. -1: absent or null.
-int32_t read_token(const JsonNode& config, const char* key, const Tokenizer& tokenizer) {
-  if (!config.has(key)) return -1;
-  const JsonNode node = config[key];
-  const std::string text = node.value().is_object() ? node["content"].string() : node.string();
-  int32_t id = tokenizer.find(text);
-  if (id < 0) node.fail("\"" + text + "\" is not in the vocabulary");
-  return id;
+void read_tokenizer_config(const Json& config, const std::string& file, Tokenizer& out) {
+  read_member(config, "bos_token", file, [&](const Json& json) { out.bos_id = read_token(json, out); });
+  read_member(config, "eos_token", file, [&](const Json& json) {
+    out.eos_id = read_token(json, out);
+    add_stop_id(out, out.eos_id);
+  });
+  read_member(config, "chat_template", file, [&](const Json& json) {
+    if (json.is_array())
+      throw Error("a list of named templates is not supported", "",
+                  "put the one to use into chat_template.jinja");
+    out.chat_template = json.get<std::string>();
+  });
 }
 
-// "eos_token_id": 2, or [2, 32000].
-std::vector<int32_t> read_ids(const JsonNode& config, const char* key, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  if (!config.has(key)) return ids;
-  const JsonNode node = config[key];
-  for (const JsonNode& id : node.value().is_array() ? node.items() : std::vector<JsonNode>{node}) {
-    if (id.integer() < 0 || id.integer() >= tokenizer.vocab_size())
-      id.fail(fmt::format("{} is outside the vocabulary of {}", id.integer(), tokenizer.vocab_size()));
-    ids.push_back(int32_t(id.integer()));
-  }
-  return ids;
+// config.json or generation_config.json. An answer ends at any id that any of the files calls EOS: fine-tuned models
+// often add one in one file only.
+void read_config_ids(const Json& config, const std::string& file, bool bos, Tokenizer& out) {
+  read_member(config, "eos_token_id", file, [&](const Json& json) {  // 2, or [2, 32000]
+    for (const Json& id : json.is_array() ? json : Json::array({json}))
+      add_stop_id(out, get_id(id, out.vocab_size()));
+  });
+  if (bos && out.bos_id < 0)
+    read_member(config, "bos_token_id", file,
+                [&](const Json& json) { out.bos_id = get_id(json, out.vocab_size()); });
+  read_member(config, "text_config", file,  // a multimodal model nests the language model's keys
+              [&](const Json& json) { read_config_ids(json, file, bos, out); });
 }
 
-// A string, or a list of named ones: the one called "default", or the only one.
-std::string pick_template(const JsonNode& node) {
-  if (!node.value().is_array()) return node.string();
-  const std::vector<JsonNode> named = node.items();
-  for (const JsonNode& entry : named)
-    if (entry["name"].string() == "default") return entry["template"].string();
-  if (named.size() == 1) return named[0]["template"].string();
-  node.fail("several templates, and none is called \"default\"",
-            "put the right one into chat_template.jinja");
-}
-
-std::string read_chat_template(const std::string& directory,
-                               const std::optional<nlohmann::json>& tokenizer_config) {
-  if (fs::exists(directory + "/chat_template.jinja")) return read_file(directory + "/chat_template.jinja");
-  if (tokenizer_config) {
-    const JsonNode config(*tokenizer_config, directory + "/tokenizer_config.json");
-    if (config.has("chat_template")) return pick_template(config["chat_template"]);
-  }
-  const std::string path = directory + "/chat_template.json";
-  if (auto json = read_json_if_there(path)) return JsonNode(*json, path)["chat_template"].string();
-  return "";
-}
-
-// An answer ends at any id that any of the files calls EOS: fine-tuned models often add one in one file only.
-void read_special_ids(const std::string& directory, const std::optional<nlohmann::json>& tokenizer_config,
-                      Tokenizer& out) {
-  if (tokenizer_config) {
-    const JsonNode config(*tokenizer_config, directory + "/tokenizer_config.json");
-    out.bos_id = read_token(config, "bos_token", out);
-    out.eos_id = read_token(config, "eos_token", out);
-    if (out.eos_id >= 0) add_stop_id(out, out.eos_id);
-  }
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::string path = directory + "/" + name;
-    auto json = read_json_if_there(path);
-    if (!json) continue;
-    JsonNode config(*json, path);
-    for (int32_t id : read_ids(config, "eos_token_id", out)) add_stop_id(out, id);
-    if (config.has("text_config"))  // a multimodal model nests the language model's keys
-      for (int32_t id : read_ids(config["text_config"], "eos_token_id", out)) add_stop_id(out, id);
-    if (out.bos_id >= 0 || tokenizer_config) continue;
-    std::vector<int32_t> bos = read_ids(config, "bos_token_id", out);
-    if (!bos.empty()) out.bos_id = bos[0];
+void read_companions(const std::string& directory, Tokenizer& out) {
+  std::string file = directory + "/tokenizer_config.json";
+  const bool has_tokenizer_config = fs::exists(file);
+  // A template in a file of its own wins: it is not even looked at in the others then.
+  Json tokenizer_config = read_object_if_there(file);
+  const bool has_template_file = fs::exists(directory + "/chat_template.jinja");
+  if (has_template_file) tokenizer_config.erase("chat_template");
+  read_tokenizer_config(tokenizer_config, file, out);
+  if (has_template_file) out.chat_template = read_file(directory + "/chat_template.jinja");
+  file = directory + "/chat_template.json";
+  if (out.chat_template.empty())
+    read_member(read_object_if_there(file), "chat_template", file,
+                [&](const Json& json) { out.chat_template = json.get<std::string>(); });
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    file = directory + name;
+    read_config_ids(read_object_if_there(file), file, /*bos=*/!has_tokenizer_config, out);
   }
   if (out.eos_id < 0 && !out.stop_ids.empty()) out.eos_id = out.stop_ids[0];
 }
 
 }  // namespace
+
+std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::string& where) {
+  const Json root = read_object(text, where);
+  for (const char* key : {"model", "decoder"})
+    if (!has(root, key)) throw Error(fmt::format("\"{}\" is missing", key), where);
+  Vocabulary v;
+  Normalizer normalizer;
+  Pretokenizer pretokenizer;
+  bool byte_level = false;
+  DecoderBuilder decoder{v.tokens, v.added_ids};
+  std::optional<BpeModel> model;
+  read_member(root, "normalizer", where, [&](const Json& json) { read_normalizer(json, normalizer); });
+  read_member(root, "pre_tokenizer", where,
+              [&](const Json& json) { read_pretokenizer(json, pretokenizer, byte_level); });
+  read_member(root, "added_tokens", where, [&](const Json& json) { read_added_tokens(json, normalizer, v); });
+  read_member(root, "model", where, [&](const Json& json) {
+    // Files of the first years state no type; only BPE has merges.
+    const std::string type = get_or(json, "type", std::string(has(json, "merges") ? "BPE" : ""));
+    if (type != "BPE") unsupported("model", type, "BPE");
+    read_tokens(json.at("vocab"), v);
+    model = read_model(json, v, byte_level);
+  });
+  read_member(root, "decoder", where, [&](const Json& json) { decoder.read(json); });
+
+  auto out = std::make_unique<Tokenizer>(std::move(v.tokens), std::move(*model), std::move(normalizer),
+                                         std::move(pretokenizer));
+  out->replace_each_byte = decoder.byte_fallback;
+  out->strip_leading_space = decoder.strip_leading_space;
+  for (AddedToken& token : v.added) out->add_added_token(std::move(token));
+  read_member(root, "post_processor", where, [&](const Json& json) { read_post_processor(json, *out); });
+  return out;
+}
 
 std::unique_ptr<Tokenizer> tokenizer_from_hf(const std::string& path) {
   const bool is_directory = fs::is_directory(path);
@@ -109,11 +380,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_hf(const std::string& path) {
                     ? "convert tokenizer.model with transformers (save_pretrained)"
                     : "is this a Hugging Face model directory?");
   auto out = tokenizer_from_json(read_file(file), file);
-  if (is_directory) {
-    const auto tokenizer_config = read_json_if_there(path + "/tokenizer_config.json");
-    read_special_ids(path, tokenizer_config, *out);
-    out->chat_template = read_chat_template(path, tokenizer_config);
-  }
+  if (is_directory) read_companions(path, *out);
   if (out->bos_id < 0 && out->prefix_ids.size() == 1) out->bos_id = out->prefix_ids[0];
   out->mark_special(out->bos_id);
   for (int32_t id : out->stop_ids) out->mark_special(id);

@@ -5,7 +5,7 @@
 
 #include "base/error.h"           // Error, NANO_CHECK
 #include "text/stream_decoder.h"  // StreamDecoder
-#include "text/tokenizer_json.h"  // tokenizer_from_json
+#include "text/tokenizer.h"       // tokenizer_from_json
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view input(reinterpret_cast<const char*>(data), size);

@@ -1,0 +1,175 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include "base/error.h"          // Error
+#include "text/chat_template.h"  // RenderedSpan
+#include "text/utf8.h"           // find_invalid_utf8, LossyUtf8
+
+namespace nano {
+namespace {
+
+// Bytes of the white space character (Unicode's White_Space) that `text` begins with; 0: another character.
+size_t space_at_start(std::string_view text) {
+  utf8proc_int32_t c = -1;
+  auto size = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                               utf8proc_ssize_t(text.size()), &c);
+  if (size <= 0) return 0;
+  auto category = utf8proc_category(c);
+  bool space = (c >= 9 && c <= 13) || c == 0x85 ||
+               (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);  // separators
+  return space ? size_t(size) : 0;
+}
+
+size_t last_character(std::string_view text) {  // where it begins
+  size_t begin = text.size();
+  while (begin > 0 && (text[--begin] & 0xC0) == 0x80) {
+  }
+  return begin;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer normalizer,
+                     Pretokenizer pretokenizer)
+    : tokens_(std::move(tokens)),
+      normalizer_(std::move(normalizer)),
+      pretokenizer_(std::move(pretokenizer)),
+      model_(std::move(model)) {
+  for (size_t i = 0; i < tokens_.size(); ++i)
+    if (!tokens_[i].text.empty()) ids_by_text_[tokens_[i].text] = int32_t(i);
+}
+
+void Tokenizer::add_added_token(AddedToken token) {
+  at(token.id);
+  if (!token.content.empty()) added_[token.content] = token;
+}
+
+void Tokenizer::mark_special(int32_t id) {
+  if (id < 0 || at(id).special) return;
+  Token& token = tokens_[size_t(id)];
+  token.special = true;
+  model_.forbid(id);
+  if (!added_.count(token.text)) add_added_token({id, token.text});
+}
+
+const Tokenizer::Token& Tokenizer::at(int32_t id) const {
+  if (id < 0 || id >= vocab_size())
+    throw Error(fmt::format("token id {} is outside the vocabulary of {}", id, vocab_size()));
+  return tokens_[size_t(id)];
+}
+
+bool Tokenizer::allowed(const AddedToken& token, size_t begin, const EncodeOptions& options) const {
+  if (!is_special(token.id)) return true;
+  if (!options.parse_special) return false;
+  // The first foreign range that ends behind `begin` must not begin before the token's end.
+  auto range = std::upper_bound(options.foreign.begin(), options.foreign.end(), begin,
+                                [](size_t at, const ByteRange& r) { return at < r.second; });
+  return range == options.foreign.end() || range->first >= begin + token.content.size();
+}
+
+// The longest allowed token that text[begin, …) begins with.
+const AddedToken* Tokenizer::find_added(std::string_view text, size_t begin,
+                                        const EncodeOptions& options) const {
+  std::string_view rest = text.substr(begin);
+  for (;;) {
+    // All tokens that `rest` begins with sort before it. The last one before it is either the longest of them, or
+    // tells that they all lie within what it has in common with `rest`.
+    auto next = added_.upper_bound(rest);
+    if (next == added_.begin()) return nullptr;
+    const auto& [content, token] = *std::prev(next);
+    size_t common = size_t(std::mismatch(content.begin(), content.end(), rest.begin(), rest.end()).first -
+                           content.begin());
+    if (common == content.size()) {
+      if (allowed(token, begin, options)) return &token;
+      --common;
+    }
+    if (common == 0) return nullptr;
+    rest = rest.substr(0, common);
+  }
+}
+
+std::vector<Tokenizer::Segment> Tokenizer::cut_added(std::string_view text,
+                                                     const EncodeOptions& options) const {
+  std::vector<Segment> segments;
+  size_t done = 0;  // everything before it is in a segment
+  for (size_t i = 0; i < text.size();) {
+    const AddedToken* token = find_added(text, i, options);
+    if (!token) {
+      ++i;
+      continue;
+    }
+    std::string_view before = text.substr(done, i - done);
+    done = i + token->content.size();
+    if (token->lstrip)
+      while (space_at_start(before.substr(last_character(before))) > 0)
+        before = before.substr(0, last_character(before));
+    if (token->rstrip)
+      while (size_t size = space_at_start(text.substr(done))) done += size;
+    if (!before.empty()) segments.push_back({before, -1});
+    segments.push_back({{}, token->id});
+    i = done;
+  }
+  if (done < text.size()) segments.push_back({text.substr(done), -1});
+  return segments;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  const size_t invalid = find_invalid_utf8(text);
+  if (invalid != text.npos)
+    throw Error(
+        fmt::format("the text is not valid UTF-8: byte {} is 0x{:02x}", invalid, uint8_t(text[invalid])), "",
+        "send UTF-8");
+  std::vector<int32_t> ids;
+  if (options.add_special_tokens) ids = prefix_ids;
+  for (const Segment& segment : cut_added(text, options)) {
+    if (segment.id >= 0) {
+      ids.push_back(segment.id);
+      continue;
+    }
+    for (const std::string& piece : pretokenizer_.split(normalizer_.normalize(std::string(segment.text))))
+      model_.encode(piece, ids);
+  }
+  if (options.add_special_tokens) ids.insert(ids.end(), suffix_ids.begin(), suffix_ids.end());
+  return ids;
+}
+
+std::string Tokenizer::piece(int32_t id, bool skip_special_tokens, bool first) const {
+  const Token& token = at(id);
+  if (token.special && skip_special_tokens) return "";
+  return first && strip_leading_space && token.bytes[0] == ' ' ? token.bytes.substr(1) : token.bytes;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  std::string text;
+  LossyUtf8 utf8(replace_each_byte);
+  bool first = true;
+  for (int32_t id : ids) {
+    if (skip_special_tokens && is_special(id)) continue;
+    utf8.add(piece(id, skip_special_tokens, first), text);
+    first = false;
+  }
+  utf8.finish(text);
+  return text;
+}
+
+int32_t Tokenizer::find(std::string_view token) const {
+  auto found = ids_by_text_.find(std::string(token));
+  return found == ids_by_text_.end() ? -1 : found->second;
+}
+
+std::vector<int32_t> encode_spans(const Tokenizer& tokenizer, const std::vector<RenderedSpan>& spans) {
+  std::string text;
+  std::vector<Tokenizer::ByteRange> foreign;
+  for (const RenderedSpan& span : spans) {
+    if (!span.from_template && !span.text.empty())
+      foreign.push_back({text.size(), text.size() + span.text.size()});
+    text += span.text;
+  }
+  return tokenizer.encode(text, {/*add_special_tokens=*/false, /*parse_special=*/true, foreign});
+}
+
+}  // namespace nano

@@ -1,0 +1,88 @@
+// Runs a program and keeps what it wrote: the command-line tests look at output and exit code.
+#pragma once
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace nano_test {
+
+struct Ran {
+  int exit_code = -1;  // 128 + n when signal n ended it
+  std::string out, err;
+};
+
+// $NANO_BINARY, else build/nano.
+inline std::string nano_binary() {
+  const char* path = std::getenv("NANO_BINARY");
+  return path ? path : "build/nano";
+}
+
+inline std::string temporary_file(const std::string& content) {
+  char name[] = "/tmp/nano_test_XXXXXX";
+  const int fd = mkstemp(name);
+  if (fd < 0 || write(fd, content.data(), content.size()) != ssize_t(content.size())) std::abort();
+  close(fd);
+  return name;
+}
+
+inline std::string take_file(const std::string& path) {
+  std::string text;
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return text;
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, file)) text.append(buffer, n);
+  std::fclose(file);
+  std::remove(path.c_str());
+  return text;
+}
+
+// The binary with these arguments. `interrupt_after` > 0: sends SIGINT so many milliseconds after the first byte
+// on stdout.
+inline Ran run_nano(const std::vector<std::string>& args, const std::string& input = "",
+                    int interrupt_after = 0) {
+  const std::string in = temporary_file(input), out = temporary_file(""), err = temporary_file("");
+  std::vector<std::string> command = {nano_binary()};
+  command.insert(command.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& arg : command) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open(in.c_str(), O_RDONLY), 0);
+    dup2(open(out.c_str(), O_WRONLY), 1);
+    dup2(open(err.c_str(), O_WRONLY), 2);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  Ran ran;
+  int status = 0;
+  bool ended = false;
+  if (interrupt_after > 0) {
+    for (int i = 0; i < 3000 && !(ended = waitpid(child, &status, WNOHANG) != 0); ++i) {
+      std::FILE* file = std::fopen(out.c_str(), "rb");
+      const bool started = std::fgetc(file) != EOF;
+      std::fclose(file);
+      usleep(10'000);
+      if (!started) continue;
+      usleep(unsigned(interrupt_after) * 1000);
+      kill(child, SIGINT);
+      break;
+    }
+  }
+  if (!ended) waitpid(child, &status, 0);
+  ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  ran.out = take_file(out);
+  ran.err = take_file(err);
+  std::remove(in.c_str());
+  return ran;
+}
+
+}  // namespace nano_test

@@ -1,0 +1,392 @@
+// The built binary, from outside: exit codes, one line an error, JSON that parses, text that survives.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "catch.h"
+#include "data.h"
+#include "subprocess.h"
+
+using nano_test::run_nano;
+using nano_test::temporary_file;
+using Json = nlohmann::json;
+
+namespace {
+
+std::string tiny() { return nano_test::data_path("../lessons/models/tiny-Q8_0.gguf"); }
+
+int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// The small run that most tests want: no report, few tokens, reference device.
+std::vector<std::string> run_args(std::vector<std::string> more) {
+  std::vector<std::string> args = {"run",
+                                   tiny(),
+                                   "--device",
+                                   "ref",
+                                   "--no-stats",
+                                   "--raw",
+                                   "--temperature",
+                                   "0",
+                                   "--max-tokens",
+                                   "5",
+                                   "--kv-cache-memory-bytes",
+                                   "16MB"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> values;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    values.push_back(Json::parse(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("bad usage is one line on stderr and exit code 2") {
+  const std::string junk = temporary_file("GGUF but not really"), text = temporary_file("just text");
+  const std::vector<std::vector<std::string>> commands = {
+      {"walk"},
+      {"run", tiny(), "x", "--no-such-flag"},
+      {"run", tiny(), "x", "one too many"},
+      {"run", tiny(), "x", "--max-tokens", "many"},
+      {"run", tiny(), "x", "--device", "toaster"},
+      {"run", tiny(), "x", "--logit-bias", "{"},
+      {"run", tiny(), "x", "--temperature"},
+      {"run", tiny(), "x", "--prompts", "y"},
+      {"run", tiny(), "x", "--block-size", "0"},
+      {"run", tiny(), "x", "--quantization", "gptq"},
+      {"run", tiny(), "x", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "16"},
+      {"run", "/no/such/model", "x"},
+      {"run", junk, "x"},
+      {"run", text, "x"},
+      {"run", "/", "x"},
+      {"run", tiny(), "--prompts", "/no/such/file"},
+      {"run", tiny(), "x", "--trace", "/no/such/dir/trace"},
+      {"info"},
+      {"info", "--params", "x"},
+      {"info", "--config", text},
+      {"tokenize", junk, "x"},
+      {"tokenize", tiny(), "x", "--messages", "y"},
+      {"ppl", tiny()},
+      {"ppl", tiny(), "--file", text},
+      {"bench"},
+      {"bench", "latency", tiny(), "--input-len", "0"},
+      {"trace", "summary", text},
+      {"chat", tiny()},  // it has no template
+  };
+  for (const auto& command : commands) {
+    INFO(command[0] << " " << (command.size() > 1 ? command.back() : ""));
+    std::vector<std::string> quiet = command;
+    if (command[0] == "chat" || command[0] == "ppl" || command.back() == "/no/such/file")
+      quiet.push_back("--no-stats");
+    const auto ran = run_nano(quiet);
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.out == "");
+    INFO(ran.err);
+    CHECK(lines(ran.err) == 1);
+    CHECK(ran.err.rfind("error: ", 0) == 0);
+  }
+  std::remove(junk.c_str());
+  std::remove(text.c_str());
+}
+
+TEST_CASE("--help is on stdout and fits a screen") {
+  const auto top = run_nano({"--help"});
+  CHECK(top.exit_code == 0);
+  CHECK(lines(top.out) <= 24);
+  CHECK(contains(top.out, "tokenize"));
+  const auto run = run_nano({"run", "--help"});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.out, "--[no-]enable-prefix-caching"));
+  CHECK(contains(run.out, "{prefix cache}"));
+  CHECK(!contains(run.out, "\x1b"));
+}
+
+TEST_CASE("run --json is one RequestOutput, and underscores in flags are dashes") {
+  const auto ran =
+      run_nano(run_args({"In the beginning", "--json", "--logprobs", "2", "--prompt_logprobs", "0"}));
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  const Json out = Json::parse(ran.out);
+  CHECK(lines(ran.out) == 1);
+  CHECK(out["prompt"] == "In the beginning");
+  const Json& answer = out["outputs"].at(0);
+  CHECK(answer["token_ids"].size() == 5);
+  CHECK(answer["finish_reason"] == "length");
+  CHECK(answer["stop_reason"].is_null());
+  REQUIRE(answer["logprobs"].size() == 5);
+  for (size_t i = 0; i < 5; ++i) {
+    const Json& best = answer["logprobs"][i].at(std::to_string(answer["token_ids"][i].get<int>()));
+    CHECK(best["rank"] == 1);
+    CHECK(best["logprob"].get<double>() <= 0);
+    CHECK(best["decoded_token"].is_string());
+  }
+  CHECK(out["prompt_logprobs"].size() == out["prompt_token_ids"].size());
+  CHECK(out["prompt_logprobs"][0].is_null());
+  CHECK(!out.contains("error"));
+  CHECK(ran.err == "");
+
+  // The same prompt as ids gives the same answer.
+  std::string ids;
+  for (const Json& id : out["prompt_token_ids"])
+    ids += (ids.empty() ? "" : ",") + std::to_string(id.get<int>());
+  const auto again = run_nano(run_args({"--prompt-token-ids", ids, "--json"}));
+  REQUIRE(again.exit_code == 0);
+  CHECK(Json::parse(again.out)["outputs"][0]["token_ids"] == answer["token_ids"]);
+}
+
+TEST_CASE("text output is the text and nothing else, from an argument or from stdin") {
+  const auto json = run_nano(run_args({"Moses went", "--json"}));
+  REQUIRE(json.exit_code == 0);
+  const std::string text = Json::parse(json.out)["outputs"][0]["text"].get<std::string>() + "\n";
+  CHECK(run_nano(run_args({"Moses went"})).out == text);
+  CHECK(run_nano(run_args({}), "Moses went\n").out == text);
+  CHECK(run_nano(run_args({"-"}), "Moses went").out == text);
+}
+
+TEST_CASE("a prompt may look like a list, a flag or nothing that CLI11 expects") {
+  for (const char* prompt : {"[a,b]", "{}", "a=b", "%%", "日本語 🙂", "-"}) {
+    CAPTURE(prompt);
+    const auto ran = run_nano(run_args({"--json", "--stop", "[x,y]", "--", prompt}), prompt);
+    INFO(ran.err);
+    REQUIRE(ran.exit_code == 0);
+    CHECK(Json::parse(ran.out)["prompt"] == prompt);
+  }
+}
+
+TEST_CASE("F6 an empty prompt fails alone, and the good one beside it is answered") {
+  const std::string file =
+      temporary_file("\"\"\n{\"prompt_token_ids\": []}\n{\"prompt\": \"And he said\"}\n");
+  const auto ran = run_nano(run_args({"--prompts", file, "--json"}));
+  std::remove(file.c_str());
+  CHECK(ran.exit_code == 1);
+  const std::vector<Json> out = json_lines(ran.out);
+  REQUIRE(out.size() == 3);
+  CHECK(out[1]["outputs"].empty());
+  CHECK(contains(out[1].value("error", ""), "prompt_token_ids"));
+  CHECK(out[2]["outputs"][0]["token_ids"].size() == 5);
+  // "" is BOS alone where the tokenizer adds one, and an error where it does not.
+  if (out[0]["prompt_token_ids"].empty())
+    CHECK(out[0].contains("error"));
+  else
+    CHECK(out[0]["prompt_token_ids"].size() == 1);
+}
+
+TEST_CASE("each line of --prompts has its own fields, and a bad one its own error") {
+  const std::string file = temporary_file(
+      "{\"prompt\": \"And\", \"max_tokens\": 2}\n"
+      "not json\n"
+      "\n"
+      "{\"prompt\": \"And\", \"temprature\": 0}\n"
+      "{\"prompt\": \"And\", \"top_k\": \"two\"}\n"
+      "{\"prompt\": \"And\", \"top_p\": 7}\n"
+      "{\"prompt\": \"And\", \"max_tokens\": 99999999999}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n"
+      "{\"prompt_token_ids\": [1, -4]}\n"
+      "{\"prompt_token_ids\": [1, 9999999]}\n"
+      "{\"prompt\": \"\xff\xfe\"}\n"
+      "{\"prompt\": [5, 6]}\n");
+  const auto ran = run_nano(run_args({"--prompts", file, "--json"}));
+  std::remove(file.c_str());
+  CHECK(ran.exit_code == 1);
+  const std::vector<Json> out = json_lines(ran.out);
+  REQUIRE(out.size() == 11);
+  CHECK(out[0]["outputs"][0]["token_ids"].size() == 2);
+  for (size_t i = 1; i < 10; ++i) {
+    CAPTURE(i);
+    CHECK(out[i].contains("error"));
+    CHECK(out[i]["request_id"] == std::to_string(i));
+  }
+  CHECK(contains(out[1].value("error", ""), "line 2"));
+  CHECK(contains(out[2].value("error", ""), "temprature"));
+  CHECK(contains(out[3].value("error", ""), "top_k"));
+  CHECK(out[10]["outputs"][0]["token_ids"].size() == 5);
+}
+
+TEST_CASE("the sampling seed comes from --seed: equal seeds equal answers, other seeds others") {
+  auto sampled = [](const char* seed) {
+    return run_nano(run_args({"In the", "--temperature", "1", "--n", "3", "--seed", seed})).out;
+  };
+  const std::string one = sampled("1");
+  CHECK(lines(one) >= 3);
+  CHECK(contains(one, "[answer 2]"));
+  CHECK(sampled("1") == one);
+  CHECK(sampled("2") != one);
+}
+
+TEST_CASE("Ctrl-C ends a run with what there is") {
+  const auto ran = run_nano({"run", tiny(), "--device", "ref", "--no-stats", "--raw", "--max-tokens", "2000",
+                             "--ignore-eos", "--kv-cache-memory-bytes", "16MB", "In the beginning"},
+                            "", 50);
+  CHECK(ran.exit_code == 1);
+  CHECK(ran.out.size() > 1);
+  CHECK(ran.err == "");
+}
+
+TEST_CASE("tokenize gives back any text, also over stdin and byte for byte") {
+  for (const std::string text : {"Hello, world!\n", "日本語と中文", "👩‍👩‍👧 é ไทย",
+                                 "  two  spaces\t", "[1,2]", "1234"}) {
+    CAPTURE(text);
+    const auto ran = run_nano({"tokenize", tiny(), "--json", "--no-bos"}, text);
+    REQUIRE(ran.exit_code == 0);
+    const Json out = Json::parse(ran.out);
+    CHECK(out["text"] == text);
+    CHECK(out["tokens"].size() > 0);
+    const auto argument = run_nano({"tokenize", "--model", tiny(), "--json", "--no-bos", text});
+    CHECK(Json::parse(argument.out)["tokens"] == out["tokens"]);
+  }
+  CHECK(run_nano({"tokenize", tiny(), "\xff"}).exit_code == 2);
+  CHECK(contains(run_nano({"tokenize", tiny(), "And"}).out, "tokens"));
+}
+
+TEST_CASE("tokenize renders a conversation through any template") {
+  const std::string messages = temporary_file("[{\"role\": \"user\", \"content\": \"And he\"}]");
+  const std::string source = temporary_file(
+      "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}{% endfor %}"
+      "{% if add_generation_prompt %}|{% endif %}");
+  const auto ran = run_nano(
+      {"tokenize", tiny(), "--json", "--messages", messages, "--chat-template", source, "--bos-token", "B"});
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(Json::parse(ran.out)["text"] == "Buser: And he|");
+  const auto without = run_nano({"tokenize", tiny(), "--messages", messages});
+  CHECK(without.exit_code == 2);
+  CHECK(contains(without.err, "chat template"));
+  std::remove(messages.c_str());
+  std::remove(source.c_str());
+}
+
+TEST_CASE("info --params 70e9 is 140, 70 and 35 GB, and only the last two fit in 80 GB") {
+  const auto ran = run_nano({"info", "--params", "70e9", "--device-memory", "80GB", "--json"});
+  REQUIRE(ran.exit_code == 0);
+  const Json rows = Json::parse(ran.out)["weights"];
+  CHECK(rows[0]["bytes"] == 140'000'000'000);
+  CHECK(rows[1]["bytes"] == 70'000'000'000);
+  CHECK(rows[2]["bytes"] == 35'000'000'000);
+  CHECK(rows[0]["fits"] == false);
+  CHECK(rows[2]["fits"] == true);
+  CHECK(contains(run_nano({"info", "--params", "70e9"}).out, "140.00 GB"));
+}
+
+TEST_CASE("info --config: 7B at 8K × 8 is 32 GiB of KV, 70B does not fit an 80 GB device in fp16") {
+  const auto small = run_nano({"info", "--config", nano_test::data_path("golden/llama2_7b_8k.json"),
+                               "--kv-cache-dtype", "float16", "--max-num-seqs", "8"});
+  REQUIRE(small.exit_code == 0);
+  CHECK(contains(small.out, "34.36 GB (32.00 GiB) for 8 of them"));
+  CHECK(contains(small.out, "MHA"));
+  const std::string big = nano_test::data_path("golden/llama2_70b.json");
+  const Json out = Json::parse(run_nano({"info", "--config", big, "--device-memory", "80GB", "--json"}).out);
+  CHECK(out["config"]["heads_per_kv_head"] == 8);
+  CHECK(out["weights"][0]["fits"] == false);
+  CHECK(out["weights"][2]["fits"] == true);
+  const auto refused =
+      run_nano({"run", "x", "--load-format", "dummy", "--model", big, "--device-memory", "80GB"});
+  CHECK(refused.exit_code == 2);
+  CHECK(contains(refused.err, "80.00 GB (74.51 GiB) device memory"));
+  CHECK(contains(refused.err, "137.95 GB"));
+}
+
+TEST_CASE("a config.json alone runs with random weights, and needs no tokenizer") {
+  const std::string config = temporary_file(
+      "{\"model_type\": \"llama\", \"vocab_size\": 300, \"hidden_size\": 32, \"intermediate_size\": 64, "
+      "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"max_position_embeddings\": 64, "
+      "\"rms_norm_eps\": 1e-5}");
+  const auto ran = run_nano({"run", config, "hello", "--load-format", "dummy", "--device", "ref",
+                             "--max-tokens", "4", "--json", "--no-stats"});
+  std::remove(config.c_str());
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(Json::parse(ran.out)["outputs"][0]["token_ids"].size() == 4);
+}
+
+TEST_CASE("info of a model adds up") {
+  const auto ran = run_nano({"info", tiny(), "--json", "--device", "ref"});
+  REQUIRE(ran.exit_code == 0);
+  const Json out = Json::parse(ran.out);
+  int64_t bytes = 0;
+  for (const Json& row : out["tensors"]) bytes += row["bytes"].get<int64_t>();
+  CHECK(bytes == out["weight_bytes"].get<int64_t>());
+  CHECK(out["total_bytes"].get<int64_t>() ==
+        bytes + out["kv_bytes"].get<int64_t>() + out["scratch_bytes"].get<int64_t>());
+  CHECK(out["tensors"][0]["format"] == "Q8_0");
+  CHECK(std::abs(out["tensors"][0]["bits_per_weight"].get<double>() - 8.5) <= 1e-9);
+}
+
+TEST_CASE("ppl counts whole chunks only, and says both definitions") {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "And God said, Let there be light: and there was light. ";
+  const std::string file = temporary_file(text);
+  const auto ran =
+      run_nano({"ppl", tiny(), "--file", file, "--ctx", "32", "--json", "--no-stats", "--device", "ref"});
+  std::remove(file.c_str());
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  const Json out = Json::parse(ran.out);
+  CHECK(out["tokens"].get<int64_t>() == out["chunks"].get<int64_t>() * 31);
+  CHECK(std::abs(std::exp(out["nll"].get<double>()) - out["ppl"].get<double>()) <=
+        1e-6 * out["ppl"].get<double>());
+  CHECK(out["ppl"].get<double>() > 1);
+  CHECK(out["ppl_second_half"].get<double>() > 1);
+}
+
+TEST_CASE("bench latency and throughput give vLLM's keys") {
+  const auto latency =
+      run_nano({"bench", "latency", tiny(), "--device", "ref", "--no-stats", "--json", "--input-len", "4",
+                "--output-len", "3", "--batch-size", "2", "--num-iters-warmup", "1", "--num-iters", "2"});
+  INFO(latency.err);
+  REQUIRE(latency.exit_code == 0);
+  const Json a = Json::parse(latency.out);
+  CHECK(a["latencies"].size() == 2);
+  CHECK(a["percentiles"].contains("99"));
+  for (const char* key : {"avg_latency", "prefill_tokens_per_second", "decode_tokens_per_second",
+                          "bytes_per_token", "achieved_gb_per_second"})
+    CHECK(a[key].get<double>() > 0);
+  const auto throughput = run_nano({"bench", "throughput", tiny(), "--device", "ref", "--no-stats", "--json",
+                                    "--input-len", "4", "--output-len", "3", "--num-prompts", "5"});
+  REQUIRE(throughput.exit_code == 0);
+  const Json b = Json::parse(throughput.out);
+  CHECK(b["num_requests"] == 5);
+  CHECK(b["total_num_tokens"] == 35);
+  CHECK(b["tokens_per_second"].get<double>() > 0);
+}
+
+TEST_CASE("trace summary reads what --trace wrote") {
+  const std::string trace = temporary_file("");
+  REQUIRE(run_nano(run_args({"In the beginning", "--ignore-eos", "--trace", trace})).exit_code == 0);
+  const auto json = run_nano({"trace", "summary", trace, "--json"});
+  REQUIRE(json.exit_code == 0);
+  const Json out = Json::parse(json.out);
+  CHECK(out["steps"] == 5);
+  CHECK(out["requests"] == 1);
+  CHECK(out["sampled_tokens"] == 5);
+  const auto text = run_nano({"trace", "summary", trace});
+  CHECK(contains(text.out, "|Pdddd\n"));
+  std::remove(trace.c_str());
+}
+
+TEST_CASE("chat takes its turns from stdin, and remembers until /reset") {
+  const std::string source = temporary_file("{% for m in messages %}{{ m['content'] }} {% endfor %}");
+  const auto ran =
+      run_nano({"chat", tiny(), "--device", "ref", "--chat-template", source, "--max-tokens", "3",
+                "--temperature", "0", "--ignore-eos"},
+               "And God said unto Moses\nGo\n/reset\n/nonsense\nAnd God said unto Moses\n/exit\nnever\n");
+  std::remove(source.c_str());
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK(contains(ran.err, "/nonsense"));
+  CHECK(!contains(ran.out + ran.err, "\x1b"));
+  size_t turns = 0;
+  for (size_t at = 0; (at = ran.err.find("prompt tokens", at)) != std::string::npos; ++at) ++turns;
+  CHECK(turns == 3);
+}

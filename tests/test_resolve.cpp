@@ -1,0 +1,173 @@
+// app/resolve: flags that depend on each other, limits of memory, and what is refused.
+#include <cmath>
+#include <string>
+
+#include "app/loader.h"
+#include "app/resolve.h"
+#include "base/error.h"
+#include "catch.h"
+#include "checkpoint/weights.h"
+#include "data.h"
+#include "model/kv_cache.h"
+
+namespace {
+
+nano::ModelConfig small_config() {
+  nano::ModelConfig c;
+  c.architecture = "llama";
+  c.L = 2, c.C = 64, c.F = 128, c.H = 4, c.KVH = 2, c.D = 16, c.V = 300, c.max_position = 64;
+  return c;
+}
+
+nano::EngineOptions small_options() {
+  nano::EngineOptions o;
+  o.device = "ref";
+  o.block_size = 4;
+  o.kv_cache_memory_bytes = 1 << 20;
+  return o;
+}
+
+nano::Resolved resolve(const nano::EngineOptions& options, int64_t weights = 1000) {
+  auto backend = nano::make_ref_backend(nano::ActivationDtype::float32);
+  return nano::resolve(options, small_config(), weights, *backend);
+}
+
+std::string refusal(const nano::EngineOptions& options, int64_t weights = 1000) {
+  try {
+    resolve(options, weights);
+    return "";
+  } catch (const nano::Error& e) {
+    return e.what();
+  }
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("M1 memory just below, at and above one block and one full-length request") {
+  nano::EngineOptions o = small_options();
+  o.kv_cache_memory_bytes.reset();
+  o.gpu_memory_utilization = 1.0;
+  o.device_memory = 1 << 30;
+  const nano::MemoryPlan base = resolve(o).memory;
+  const int64_t taken = base.weights + base.scratch, block = base.block_bytes();
+  REQUIRE(base.blocks_per_seq() == 16);
+
+  o.device_memory = taken + block - 1;
+  CHECK(contains(refusal(o), "no memory for the cache blocks"));
+  o.device_memory = taken + block;  // one block is not one request
+  CHECK(contains(refusal(o), "--max-model-len 4 would fit"));
+  o.device_memory = taken + 16 * block - 1;
+  CHECK(contains(refusal(o), "--max-model-len 60 would fit"));
+  o.max_model_len = 60;
+  CHECK(refusal(o) == "");
+  o.max_model_len.reset();
+  o.device_memory = taken + 16 * block;
+  REQUIRE(refusal(o) == "");
+  CHECK(resolve(o).memory.num_blocks == 16);
+  CHECK(resolve(o).memory.total() <= *o.device_memory);
+  o.device_memory = taken + 33 * block - 1;
+  CHECK(resolve(o).memory.num_blocks == 32);
+  CHECK(std::fabs(resolve(o).memory.max_concurrency() - 2.0) <= 1e-9);
+}
+
+TEST_CASE("M1 the sum is printed, and the flag value it names is enough") {
+  nano::EngineOptions o = small_options();
+  o.kv_cache_memory_bytes.reset();
+  o.device_memory = 1000;
+  const std::string message = refusal(o, 5'000'000);
+  CHECK(contains(message, "5.00 MB weights"));
+  CHECK(contains(message, "scratch"));
+  CHECK(contains(message, "1.00 kB device memory × 0.92"));
+  const std::string flag = "give --device-memory ";
+  REQUIRE(contains(message, flag));
+  o.device_memory = std::stoll(message.substr(message.find(flag) + flag.size()));
+  CHECK(refusal(o, 5'000'000) == "");
+  o.device_memory = *o.device_memory - 2;
+  CHECK(refusal(o, 5'000'000) != "");
+
+  o = small_options();
+  o.kv_cache_memory_bytes = 100;  // then this is the knob to turn, not the other one
+  CHECK(contains(refusal(o), "give --kv-cache-memory-bytes"));
+  CHECK(!contains(refusal(o), "give --device-memory"));
+}
+
+TEST_CASE("kv-cache-memory-bytes overrides the device's memory, the number of blocks overrides both") {
+  nano::EngineOptions o = small_options();
+  o.device_memory = 1;  // hopeless
+  const int64_t block = resolve(o).memory.block_bytes();
+  CHECK(resolve(o).memory.num_blocks == (1 << 20) / block);
+  o.num_gpu_blocks_override = 6;
+  CHECK(resolve(o).memory.num_blocks == 6);
+}
+
+TEST_CASE("max-model-len: derived, given, too long, and as long as the memory allows") {
+  nano::EngineOptions o = small_options();
+  CHECK(resolve(o).scheduler.max_model_len == 64);
+  o.max_model_len = 10;
+  CHECK(resolve(o).scheduler.max_model_len == 10);
+  o.max_model_len = 65;
+  CHECK(contains(refusal(o), "User-specified max_model_len (65) is greater than the derived max_model_len"));
+  o.max_model_len = 0;
+  CHECK(contains(refusal(o), "--max-model-len"));
+  o.max_model_len = -1;
+  o.kv_cache_memory_bytes = 3 * resolve(small_options()).memory.block_bytes();
+  CHECK(resolve(o).scheduler.max_model_len == 12);
+}
+
+TEST_CASE("S2 a budget that would stall a prompt silently is refused at start") {
+  nano::EngineOptions o = small_options();
+  o.enable_chunked_prefill = false;
+  o.max_num_batched_tokens = 16;
+  o.max_num_seqs = 4;
+  CHECK(contains(refusal(o), "max_num_batched_tokens (16) is smaller than max_model_len (64)"));
+  o.max_num_batched_tokens = 64;
+  CHECK(refusal(o) == "");
+  o.enable_chunked_prefill = true;
+  o.max_num_batched_tokens = 4;
+  CHECK(refusal(o) == "");
+  o.max_num_batched_tokens = 3;
+  CHECK(contains(refusal(o), "max_num_batched_tokens (3) is smaller than max_num_seqs (4)"));
+}
+
+TEST_CASE("what one flag makes of another is said") {
+  nano::EngineOptions o = small_options();
+  o.paged_kv = false;
+  CHECK(resolve(o).block_size == 64);
+  CHECK(!resolve(o).enable_prefix_caching);
+  CHECK(contains(resolve(o).notes, "--no-paged-kv implies"));
+  o = small_options();
+  o.kv_cache = false;
+  CHECK(!resolve(o).scheduler.enable_chunked_prefill);
+  CHECK(contains(resolve(o).notes, "--no-kv-cache implies"));
+  CHECK(resolve(small_options()).notes == "");
+}
+
+TEST_CASE("values that no flag has are refused, with those it has") {
+  nano::EngineOptions o = small_options();
+  o.scheduling = "best";
+  CHECK(contains(refusal(o), "one of continuous, static"));
+  o = small_options();
+  o.kv_cache_dtype = "fp3";
+  CHECK(contains(refusal(o), "--kv-cache-dtype"));
+  o = small_options();
+  o.gpu_memory_utilization = NAN;
+  CHECK(contains(refusal(o), "--gpu-memory-utilization"));
+  o = small_options();
+  o.block_size = 0;
+  CHECK(contains(refusal(o), "--block-size"));
+  o = small_options();
+  o.max_num_seqs = int64_t(1) << 40;
+  CHECK(contains(refusal(o), "--max-num-seqs"));
+}
+
+TEST_CASE("a 70B shape has 69 billion parameters, a 7B one 6.74") {
+  const auto big = nano::read_hf_config(nano_test::data_path("golden/llama2_70b.json"));
+  CHECK(nano::count_parameters(big) == 68'976'648'192);
+  const auto small = nano::read_hf_config(nano_test::data_path("golden/llama2_7b_8k.json"));
+  CHECK(nano::count_parameters(small) == 6'738'415'616);
+  CHECK(nano::kv_bytes_per_token(small, nano::DType::f16) * 8192 * 8 == int64_t(32) << 30);
+}
