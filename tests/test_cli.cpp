@@ -386,7 +386,10 @@ TEST_CASE("chat takes its turns from stdin, and remembers until /reset") {
   CHECK(ran.exit_code == 0);
   CHECK(contains(ran.err, "/nonsense"));
   CHECK(!contains(ran.out + ran.err, "\x1b"));
-  size_t turns = 0;
-  for (size_t at = 0; (at = ran.err.find("prompt tokens", at)) != std::string::npos; ++at) ++turns;
-  CHECK(turns == 3);
+  std::vector<int> prompt_tokens;  // of each turn, from its line of figures
+  for (size_t at = 0; (at = ran.err.find(" prompt tokens", at)) != std::string::npos; ++at)
+    prompt_tokens.push_back(std::stoi(ran.err.substr(ran.err.rfind('\n', at) + 1)));
+  REQUIRE(prompt_tokens.size() == 3);
+  CHECK(prompt_tokens[1] > prompt_tokens[0]);
+  CHECK(prompt_tokens[2] == prompt_tokens[0]);
 }
