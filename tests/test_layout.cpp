@@ -55,8 +55,9 @@ long count_lines(const fs::path& path) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
+// Also without empty default arguments.
 std::string without_comments(const std::string& text) {
-  return std::regex_replace(text, std::regex("//[^\n]*"), "");
+  return std::regex_replace(text, std::regex("//[^\n]*| = \\{\\}"), "");
 }
 
 }  // namespace
@@ -132,6 +133,7 @@ TEST_CASE("a lesson module's object defines exactly its header's functions") {
       const size_t at = line.find(" T nano::");
       if (at == std::string::npos) continue;
       std::string name = line.substr(at + 3, line.find('(') - at - 3);
+      name = name.substr(0, name.find("[abi:"));
       defined.insert(name.substr(name.rfind(':') + 1));
     }
     CHECK(defined == declared);
