@@ -17,10 +17,10 @@ ARCH := $(shell uname -m)
 NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
 FLAGS_release := -O3 $(NATIVE) -DNDEBUG
 FLAGS_debug := -O0 -g3 $(NATIVE)
-FLAGS_asan := -O1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
-FLAGS_tsan := -O1 $(NATIVE) -fsanitize=thread
-FLAGS_portable := -O3 -march=x86-64-v3 -DNDEBUG
-FLAGS_generic := -O3 -DNDEBUG
+FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
+FLAGS_portable := -O2 -g1 -march=x86-64-v3 -DNDEBUG
+FLAGS_generic := -O2 -g1 -DNDEBUG
 
 BUILD := build/$(FLAVOUR)
 CPPFLAGS += -Inano -Itests -MMD -MP -DNANO_BUILD_DIR='"$(BUILD)"'
@@ -85,8 +85,8 @@ test-flavour: $(BUILD)/tests $(BUILD)/nano
 	NANO_BINARY=$(BUILD)/nano $(BUILD)/tests
 test-models: $(BUILD)/model_tests $(BUILD)/nano
 	NANO_BINARY=$(BUILD)/nano $(BUILD)/model_tests
-asan:
-	@$(MAKE) --no-print-directory FLAVOUR=asan test-flavour
+asan: fuzz-deps
+	@$(MAKE) --no-print-directory FLAVOUR=asan CXX=$(CLANG) test-flavour
 debug:
 	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
 
@@ -98,7 +98,7 @@ tour: debug
 # A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
-FLAGS_fuzz := -O1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+FLAGS_fuzz := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
 fuzz: fuzz-deps
 	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
