@@ -1,19 +1,18 @@
 // build/nano COMMAND …: the table of commands, and the one place where an Error becomes a line and an exit code.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
-#include "app/bench.h"          // bench
-#include "app/chat.h"           // chat
-#include "app/cli.h"            // Args
-#include "app/info.h"           // info
-#include "app/ppl.h"            // ppl
-#include "app/run.h"            // run
-#include "app/tokenize.h"       // tokenize
-#include "app/trace_summary.h"  // trace
-#include "base/error.h"         // Error
+#include "app/cli.h"       // Args
+#include "app/commands.h"  // run_command …
+#include "app/terminal.h"  // print_stderr
+#include "base/error.h"    // Error
 
 namespace nano {
 namespace {
@@ -59,17 +58,33 @@ int dispatch(const Args& args) {
   throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);
 }
 
+// A closed stdin, stdout or stderr must not become the number of a file we open: a trace would get the messages.
+// Opened for reading, so that writing to it fails as it should.
+void occupy_closed_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return;
+}
+
+// Buffered output can be lost as late as here.
+void check_stdout() {
+  if (std::fflush(stdout) != 0) throw Error(std::string("cannot write: ") + std::strerror(errno), "stdout");
+  if (std::ferror(stdout) != 0) throw Error("cannot write: a part of the output is lost", "stdout");
+}
+
 }  // namespace
 }  // namespace nano
 
 // 0 done; 1 a request failed; 2 bad usage, or nothing could start.
 int main(int argc, char** argv) {
   try {
-    return nano::dispatch(nano::Args(argv + 1, argv + argc));
+    nano::occupy_closed_descriptors();
+    const int exit_code = nano::dispatch(nano::Args(argv + 1, argv + argc));
+    nano::check_stdout();
+    return exit_code;
   } catch (const std::exception& e) {
     std::string line = e.what();
     if (dynamic_cast<const std::bad_alloc*>(&e)) line = "out of memory";
-    fmt::print(stderr, "error: {}\n", line);
+    nano::print_stderr("error: {}\n", line);
     return 2;
   }
 }

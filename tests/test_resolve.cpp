@@ -2,6 +2,8 @@
 #include <cmath>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "app/loader.h"
 #include "app/resolve.h"
 #include "base/error.h"
@@ -9,6 +11,7 @@
 #include "checkpoint/weights.h"
 #include "data.h"
 #include "model/kv_cache.h"
+#include "subprocess.h"
 
 namespace {
 
@@ -118,6 +121,59 @@ TEST_CASE("max-model-len: derived, given, too long, and as long as the memory al
   CHECK(resolve(o).scheduler.max_model_len == 12);
 }
 
+TEST_CASE("max-model-len -1 without paged KV counts tokens, not blocks of the model's whole context") {
+  nano::EngineOptions o = small_options();
+  o.paged_kv = false;
+  o.max_model_len = -1;
+  o.kv_cache_memory_bytes = 11 * resolve(small_options()).memory.kv_bytes_per_token;
+  CHECK(resolve(o).scheduler.max_model_len == 11);
+  CHECK(resolve(o).block_size == 11);
+  CHECK(resolve(o).memory.num_blocks == 1);
+  o.kv_cache_memory_bytes = 1;  // not one token
+  CHECK(contains(refusal(o), "no memory for the cache blocks"));
+  o.paged_kv = true;
+  CHECK(contains(refusal(o), "no memory for the cache blocks"));
+}
+
+TEST_CASE("a block is never longer than the longest sequence") {
+  nano::EngineOptions o = small_options();
+  o.block_size = INT32_MAX;
+  o.num_gpu_blocks_override = 1;
+  CHECK(resolve(o).block_size == 64);
+  CHECK(resolve(o).memory.block_size == 64);
+  CHECK(resolve(o).memory.blocks_per_seq() == 1);
+  CHECK(std::fabs(resolve(o).memory.max_concurrency() - 1.0) <= 1e-9);
+  CHECK(contains(resolve(o).notes, "--block-size 2147483647 is longer than max-model-len: 64 does"));
+  o.block_size = 64;
+  CHECK(resolve(o).notes == "");
+  nano::MemoryPlan plan;
+  plan.max_model_len = INT32_MAX;
+  plan.block_size = INT32_MAX;
+  CHECK(plan.blocks_per_seq() == 1);
+}
+
+TEST_CASE("an embedding that is not the head is not counted: it stays in the file") {
+  nano::EngineOptions o;
+  o.model = nano_test::data_path("golden/checkpoints/qwen3-bf16");
+  o.device = "ref";
+  o.max_model_len = 64;
+  o.gpu_memory_utilization = 1.0;
+  o.device_memory = 1 << 30;
+  const nano::MemoryPlan roomy = nano::load_engine(o)->resolved.memory;
+  o.device_memory = roomy.weights + roomy.scratch + roomy.blocks_per_seq() * roomy.block_bytes();
+  CHECK(nano::load_engine(o)->resolved.memory.num_blocks == roomy.blocks_per_seq());
+  *o.device_memory -= 1;
+  CHECK_THROWS_AS(nano::load_engine(o), nano::Error);
+
+  const auto ran = nano_test::run_nano({"bench", "latency", o.model, "--device", "ref", "--no-stats",
+                                        "--json", "--input-len", "4", "--output-len", "2", "--batch-size",
+                                        "1", "--num-iters-warmup", "0", "--num-iters", "1"});
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  const auto read = double(roomy.weights + 5 * roomy.kv_bytes_per_token);
+  CHECK(std::fabs(nlohmann::json::parse(ran.out)["bytes_per_token"].get<double>() - read) <= 0.5);
+}
+
 TEST_CASE("S2 a budget that would stall a prompt silently is refused at start") {
   nano::EngineOptions o = small_options();
   o.enable_chunked_prefill = false;
@@ -153,6 +209,9 @@ TEST_CASE("values that no flag has are refused, with those it has") {
   o = small_options();
   o.kv_cache_dtype = "fp3";
   CHECK(contains(refusal(o), "--kv-cache-dtype"));
+  o = small_options();
+  o.max_logprobs = -2;
+  CHECK(contains(refusal(o), "--max-logprobs"));
   o = small_options();
   o.gpu_memory_utilization = NAN;
   CHECK(contains(refusal(o), "--gpu-memory-utilization"));

@@ -181,6 +181,14 @@ TEST_CASE("trace: a path that cannot be written, a header that is no object and 
     for (int32_t i = 0; i < 100000; ++i) full.request("arrived", i, 1, 0);
   };
   CHECK_THROWS_AS(fill(), Error);
+  full.request("arrived", 1, 1, 0);  // reported once; now nothing is written
+  full.close();
+  TraceWriter short_one("/dev/full", "{}");  // what stdio still buffers fails when it is closed
+  CHECK_THROWS_AS(short_one.close(), Error);
+  short_one.close();
+  TraceWriter good(file.path, "{}");
+  good.close();
+  CHECK(file.lines().size() == 1);
 }
 
 TEST_CASE("step: plans and results print what a reader looks for") {

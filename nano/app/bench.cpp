@@ -1,5 +1,3 @@
-#include "app/bench.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -7,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "app/cli.h"          // ArgParser
+#include "app/commands.h"     // bench_command
 #include "app/output_json.h"  // json_text
 #include "app/start.h"        // start_llm
 #include "app/stats.h"        // mean, percentile
@@ -84,12 +84,11 @@ Iteration iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingPa
   return {end - begin, first - begin, end - first};
 }
 
-// Bytes that one decoding step must read, shared by the tokens it yields: all matrices once (of an embedding that
-// is not the head only a few rows), and each sequence's K and V, on average half-way through its output.
+// Bytes that one decoding step must read, shared by the tokens it yields: all matrices once (an embedding that
+// is not the head stays in the file and is not counted: a step reads a few rows), and each sequence's K and V, on average half-way through its output.
 double bytes_per_token(const LLM& llm, const BenchOptions& o) {
   const LoadedEngine& e = llm.loaded();
-  double weights = double(e.backend->allocated(Memory::weights));
-  if (!e.model->config.tied) weights -= double(e.weights->linear("embed").file_bytes());
+  const auto weights = double(e.backend->allocated(Memory::weights));
   const double context = double(o.input_len) + double(o.output_len) / 2;
   return weights / double(o.batch_size * o.n) + context * double(e.resolved.memory.kv_bytes_per_token);
 }
@@ -152,6 +151,7 @@ int latency(const Args& args) {
       bar.show(i + 1, total);
     }
   }
+  close_trace(*llm);
   const Json result = latency_json(*llm, o, iterations);
   if (!o.json) {
     fmt::print("Avg latency: {} seconds\n", result["avg_latency"].get<double>());
@@ -215,6 +215,7 @@ int throughput(const Args& args) {
         prompts, params, [&](const RequestOutput& out) { bar.show(done += out.finished, o.num_prompts); },
         [&] { return interrupt.let_through(), false; });
   }
+  close_trace(*llm);
   fail_on_error(results);
   double begin = std::numeric_limits<double>::infinity(), end = 0;
   int64_t input = 0, output = 0;

@@ -1,5 +1,3 @@
-#include "app/chat.h"
-
 #include <cstdio>
 #include <optional>
 
@@ -7,6 +5,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "app/cli.h"            // ArgParser
+#include "app/commands.h"       // chat_command
 #include "app/llm.h"            // LLM
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, stats_line
@@ -105,10 +105,10 @@ struct Chat {
     const bool aborted = text.finish_reason == FinishReason::abort;
     fmt::print("{}\n", aborted ? text.delta : "");  // what the decoder held back
     std::fflush(stdout);
-    if (aborted) fmt::print(stderr, "{}\n", dim("[stopped]"));
+    if (aborted) print_stderr("{}\n", dim("[stopped]"));
     if (text.finish_reason == FinishReason::length)
-      fmt::print(stderr, "{}\n", dim("[cut: --max-tokens, or the context is full]"));
-    if (stats) fmt::print(stderr, "{}\n", dim(stats_line(results)));
+      print_stderr("{}\n", dim("[cut: --max-tokens, or the context is full]"));
+    if (stats) print_stderr("{}\n", dim(stats_line(results)));
     return out;
   }
 };
@@ -116,7 +116,7 @@ struct Chat {
 int loop(Chat& chat) {
   const bool interactive = stdin_is_terminal();
   LineReader reader(chat.interrupt);
-  if (interactive) fmt::print(stderr, "{}", dim(kHelp));
+  if (interactive) print_stderr("{}", dim(kHelp));
   bool failed = false;
   chat.reset();
   for (std::string line;;) {
@@ -129,22 +129,22 @@ int loop(Chat& chat) {
     if (got == LineReader::Got::interrupted) {
       if (!interactive) return 1;
       fmt::print("\n");
-      fmt::print(stderr, "{}", dim(kHelp));
+      print_stderr("{}", dim(kHelp));
       continue;
     }
     if (line.empty()) continue;
     if (line == "/exit") break;
     if (line == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      print_stderr("{}", kHelp);
     } else if (line == "/reset") {
       chat.reset();
     } else if (line[0] == '/') {
-      fmt::print(stderr, "error: chat: '{}' is not a command ({})\n", line, "/help lists them");
+      print_stderr("error: chat: '{}' is not a command ({})\n", line, "/help lists them");
     } else {
       try {  // a failed turn is not the end of the conversation
         chat.turn(line);
       } catch (const Error& error) {
-        fmt::print(stderr, "error: {}\n", error.what());
+        print_stderr("error: {}\n", error.what());
         failed = true;
       }
     }
@@ -164,7 +164,7 @@ int chat_command(const Args& args) {
   add_engine_flags(parser, options);
   add_sampling_flags(parser, sampling);
   parser.heading("Conversation");
-  parser.add("system", system, "the system message");
+  parser.option("system", "TEXT", "the system message", [&](const std::string& v) { system = v; });
   parser.add("chat-template", chat_template, "a file with a Jinja template, in place of the model's");
   if (!parser.parse(args)) return 0;
   take_model(parser, options);
@@ -173,13 +173,15 @@ int chat_command(const Args& args) {
   if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
 
   Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(options, interrupt);
-  if (!chat_template.empty()) llm->set_chat_template(read_file(chat_template));
+  const std::unique_ptr<LLM> llm = start_llm(
+      options, interrupt, {chat_template.empty() ? "" : read_file(chat_template), /*required=*/true});
   if (!llm->has_chat_template())
     throw Error("this model has no chat template", options.model,
                 "give --chat-template FILE, or use `run --raw`");
   Chat chat{*llm, params, system, options.stats, interrupt};
-  return loop(chat);
+  const int exit_code = loop(chat);
+  close_trace(*llm);
+  return exit_code;
 }
 
 }  // namespace nano

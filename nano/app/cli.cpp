@@ -72,12 +72,14 @@ void ArgParser::flag(const std::string& name, const std::string& help, std::func
   auto call = [set = std::move(set)](int64_t count) { set(count > 0); };  // -1 for --no-name
   entries_.push_back({group_, "--[no-]" + name, help});
   cli_->app.add_flag_function("--" + name + ",!--no-" + name, call)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->disable_flag_override();  // no --no-sampler=3
 }
 
 void ArgParser::add(const std::string& name, std::string& field, const std::string& help,
                     const std::string& choices) {
   auto set = [this, name, &field, choices](const std::string& value) {
+    if (value.empty()) throw Error("is empty", where(name), "leave the flag out");
     if (!choices.empty() && ("|" + choices + "|").find("|" + value + "|") == std::string::npos)
       throw Error("'" + value + "' is not known", where(name), "one of " + choices);
     field = value;
@@ -165,7 +167,7 @@ void add_engine_flags(ArgParser& parser, EngineOptions& options) {
   for (const Flag& flag : engine_flags()) {
     parser.heading(flag.group);
     if (group != flag.group && std::string(group).empty()) {
-      parser.option("model", "PATH", "the same as MODEL", [&](const std::string& v) { options.model = v; });
+      parser.add("model", options.model, "the same as MODEL");
       group = flag.group;
     }
     std::string help = flag.help;

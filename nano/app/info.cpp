@@ -1,11 +1,12 @@
-#include "app/info.h"
-
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <map>
 
 #include <fmt/format.h>
 
+#include "app/cli.h"             // ArgParser
+#include "app/commands.h"        // info_command
 #include "app/loader.h"          // find_model, make_backend
 #include "app/output_json.h"     // json_text
 #include "app/resolve.h"         // choose_device, count_parameters, physical_memory
@@ -46,6 +47,9 @@ Ledger make_ledger(const EngineOptions& options, const ModelConfig& config) {
     if (value < 1 || value > (1 << 28)) throw Error(fmt::format("{} is out of range", value), flag);
   const auto T = int32_t(tokens), S = int32_t(l.max_num_seqs), len = int32_t(l.max_model_len);
   const auto blocks = int32_t((l.max_model_len + options.block_size - 1) / options.block_size);
+  if (double(l.kv_per_token) * double(l.max_model_len) * double(l.max_num_seqs) > 4e18 ||
+      double(tokens) * (double(config.C) + config.F + double(config.H) * config.D) > 1e17)
+    throw Error("the memory of this shape is too large to count", "info");
   l.scratch = Transformer::activation_bytes(config, T) + Runner::batch_bytes(T, S, blocks) +
               make_backend(options)->scratch_bytes(Transformer::limits(config, T, S, len));
   return l;
@@ -117,6 +121,7 @@ int info_of_model(const EngineOptions& options, bool json) {
   const std::unique_ptr<Weights> weights =
       open_weights(find_model(options.model), options.load_format == "dummy", uint64_t(options.seed));
   if (!options.quantized_linear) expand_to_float32(*weights);
+  resolve_max_model_len(options, weights->config);  // refuses what `run` would refuse
   const Ledger ledger = make_ledger(options, weights->config);
   int64_t bytes = 0;
   Json formats = Json::array();
@@ -183,6 +188,14 @@ int info_of_shape(const EngineOptions& options, bool json, int64_t parameters, c
   return 0;
 }
 
+// Of parameters, 7B and 135M are said in thousands of millions, not in bytes and powers of two.
+std::string billions(std::string text) {
+  if (text.size() < 2 || !std::isdigit(static_cast<unsigned char>(text[text.size() - 2]))) return text;
+  const char unit = text.back();
+  if (unit == 'B' || unit == 'M') text.pop_back(), text += unit == 'B' ? "e9" : "e6";
+  return text;
+}
+
 }  // namespace
 
 int info_command(const Args& args) {
@@ -200,12 +213,13 @@ int info_command(const Args& args) {
   parser.add("params", parameters, "only a number of parameters, e.g. 70e9");
   parser.add("json", json, "one JSON object");
   if (!parser.parse(args)) return 0;
+  check_utilization(options.gpu_memory_utilization);
   if (!config_file.empty() || !parameters.empty()) {
     no_more_positionals(parser);
     if (!config_file.empty() && !parameters.empty())
       parser.refuse("--config and --params exclude each other");
     if (!parameters.empty()) {
-      const double number = double(parse_human_int(parameters, parser.where("params")));
+      const double number = double(parse_human_int(billions(parameters), parser.where("params")));
       if (number < 1 || number > 1e17) parser.refuse("--params is out of range");
       return info_of_shape(options, json, int64_t(number), nullptr);
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -21,10 +20,22 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool starts_with_gguf(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, 4);
-  return std::memcmp(magic, "GGUF", 4) == 0;
+std::string beginning(const std::string& path) {
+  char bytes[4];
+  std::ifstream in(path, std::ios::binary);
+  in.read(bytes, sizeof bytes);
+  return {bytes, size_t(in.gcount())};
+}
+
+// A tokenizer.json is an object; what else is given as a MODEL was probably meant to be a GGUF file.
+void check_may_be_json(const std::string& path, const std::string& begin) {
+  const size_t first = begin.find_first_not_of(" \t\r\n");
+  if (first == begin.npos ? begin.size() == 4 : begin[first] == '{') return;
+  std::string bytes;
+  for (unsigned char c : begin) bytes += fmt::format("{}{:02x}", bytes.empty() ? "" : " ", c);
+  throw Error(begin.empty() ? "not a GGUF file (it is empty)"
+                            : fmt::format("not a GGUF file (it begins with the bytes {})", bytes),
+              path, "MODEL is a .gguf file or a Hugging Face directory");
 }
 
 // For --load-format dummy: the tokenizer beside the config.json, or one that needs no file.
@@ -40,8 +51,10 @@ std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
-  if (!std::filesystem::is_directory(path) && starts_with_gguf(path))
-    return tokenizer_from_gguf(GgufFile(path));
+  if (std::filesystem::is_directory(path)) return tokenizer_from_hf(path);
+  const std::string begin = beginning(path);
+  if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
+  if (std::ifstream(path)) check_may_be_json(path, begin);  // else reading it says why it cannot be
   return tokenizer_from_hf(path);
 }
 
@@ -68,10 +81,11 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   return prompt;
 }
 
-LLM::LLM(const EngineOptions& options, const Progress& progress) : start_seconds_(steady_seconds()) {
+LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTemplateOptions& chat_template)
+    : start_seconds_(steady_seconds()) {
   const std::string path = find_model(options.model);
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
-  if (!tokenizer_->chat_template.empty()) set_chat_template(tokenizer_->chat_template);
+  load_chat_template(chat_template);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress);
 }
 
@@ -79,11 +93,21 @@ LLM::~LLM() = default;
 
 double LLM::now() const { return steady_seconds() - start_seconds_; }
 
-void LLM::set_chat_template(const std::string& source) {
-  chat_template_ = std::make_unique<ChatTemplate>(source);
+void LLM::load_chat_template(const ChatTemplateOptions& options) {
+  const bool own = options.source.empty();
+  const std::string& source = own ? tokenizer_->chat_template : options.source;
+  if (source.empty()) return;
+  try {
+    chat_template_ = std::make_unique<ChatTemplate>(source);
+  } catch (const Error& error) {
+    template_error_.emplace(error.problem, error.where,
+                            own ? "give another with --chat-template, or use `run --raw`" : error.hint);
+    if (options.required || !own) throw *template_error_;
+  }
 }
 
 Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt) const {
+  if (template_error_) throw *template_error_;
   if (!chat_template_)
     throw Error("this model has no chat template", loaded_->options.model,
                 "use plain completion (--raw), or give --chat-template");
@@ -176,35 +200,48 @@ void LLM::apply(const SequenceOutput& from, Live& live) {
 
 std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
                                          const std::vector<SamplingParams>& params, const OnUpdate& on_update,
-                                         const std::function<bool()>& interrupted) {
+                                         const std::function<bool()>& interrupted,
+                                         const std::vector<int32_t>& priorities) {
   if (params.size() != 1 && params.size() != prompts.size())
     throw Error(
         fmt::format("{} SamplingParams for {} prompts: give one, or one each", params.size(), prompts.size()),
         "generate");
+  if (!priorities.empty() && priorities.size() != prompts.size())
+    throw Error(fmt::format("{} priorities for {} prompts: give none, or one each", priorities.size(),
+                            prompts.size()),
+                "generate");
   std::vector<RequestOutput> results(prompts.size());
   std::map<std::string, size_t> place;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string id = std::to_string(next_request_++);
     place[id] = i;
     try {
-      add_request(id, prompts[i], params[params.size() == 1 ? 0 : i]);
+      add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
     } catch (const Error& error) {  // one bad prompt is that prompt's failure only
       results[i].request_id = id;
       results[i].prompt = prompts[i].text;
       results[i].finished = true;
-      results[i].error = error.what();
+      // The id is ours; the caller knows the prompt by its place.
+      results[i].error = error.where == id ? Error(error.problem, "", error.hint).what() : error.what();
     }
   }
+  auto update = [&](const RequestOutput& out) {
+    if (on_update) on_update(out);
+    const auto it = place.find(out.request_id);
+    if (out.finished && it != place.end()) results[it->second] = out;
+  };
   while (has_work()) {
     if (interrupted && interrupted()) {
       for (const auto& [id, i] : place)
         if (auto partial = abort(id)) results[i] = std::move(*partial);
       break;
     }
-    step([&](const RequestOutput& out) {
-      if (on_update) on_update(out);
-      if (out.finished) results[place.at(out.request_id)] = out;
-    });
+    try {
+      step(update);
+    } catch (...) {  // nobody is left to whom these belong
+      for (const auto& [id, i] : place) abort(id);
+      throw;
+    }
   }
   return results;
 }

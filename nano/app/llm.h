@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "app/loader.h"           // LoadedEngine, Progress
+#include "base/error.h"           // Error
 #include "text/chat_template.h"   // ChatTemplate
 #include "text/stream_decoder.h"  // StreamDecoder
 #include "text/tokenizer.h"       // Tokenizer
@@ -52,25 +53,35 @@ struct RequestOutput {
   std::string error;  // set: the request failed, and this is why
 };
 
+struct ChatTemplateOptions {
+  std::string source;     // Jinja, in place of the model's own; "" = the model's
+  bool required = false;  // conversations are going to be rendered
+};
+
 class LLM {
  public:
-  explicit LLM(const EngineOptions& options, const Progress& progress = {});
+  // A model's own template that cannot be compiled is an Error here if one is required, else where it is first used:
+  // plain completion works without. A given one must be right in any case. Error: also all that load_engine refuses.
+  explicit LLM(const EngineOptions& options, const Progress& progress = {},
+               const ChatTemplateOptions& chat_template = {});
   ~LLM();
 
-  // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each. A bad prompt
-  // fails alone: its RequestOutput has an error. on_update is called for every request that a step advanced.
-  // Once `interrupted` says so, what still runs is aborted and keeps what it has.
+  // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities
+  // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its
+  // RequestOutput has an error. on_update is called for every request that a step advanced.
+  // Once `interrupted` says so, what still runs is aborted and keeps what it has. If a step throws, or on_update does,
+  // the requests of this call are aborted and the next call starts afresh.
   using OnUpdate = std::function<void(const RequestOutput&)>;
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
                                       const OnUpdate& on_update = {},
-                                      const std::function<bool()>& interrupted = {});
+                                      const std::function<bool()>& interrupted = {},
+                                      const std::vector<int32_t>& priorities = {});
 
   // One conversation to a prompt, through the model's chat template. What a message says is never read as a
   // control token. Error: no template, or the template's own complaint.
   Prompt apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt = true) const;
-  bool has_chat_template() const { return chat_template_ != nullptr; }
-  void set_chat_template(const std::string& source);
+  bool has_chat_template() const { return chat_template_ != nullptr || template_error_; }
 
   // The pieces of generate(), for an interactive program: add, then step until nothing is left.
   void add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
@@ -90,11 +101,13 @@ class LLM {
     SamplingParams params;
     std::vector<StreamDecoder> decoders;  // one an answer
   };
+  void load_chat_template(const ChatTemplateOptions& options);
   void apply(const SequenceOutput& from, Live& live);
   double now() const;
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;
+  std::optional<Error> template_error_;  // there is a template, and this is what is wrong with it
   std::unique_ptr<LoadedEngine> loaded_;
   std::map<std::string, Live> live_;
   double start_seconds_;

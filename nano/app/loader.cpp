@@ -29,10 +29,12 @@ std::vector<fs::path> roots() {
   return list;
 }
 
-// Bytes that the weights take before anything is packed; enough to refuse early what can't fit.
+// Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is
+// not the head as well is not packed: its rows are decoded from the file.
 int64_t file_bytes(const Weights& weights) {
   int64_t bytes = 0;
-  for (const auto& [name, w] : weights.linears()) bytes += w.file_bytes();
+  for (const auto& [name, w] : weights.linears())
+    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
   return bytes;
 }
 
@@ -63,6 +65,26 @@ std::string trace_header(const LoadedEngine& loaded) {
   header["max_num_batched_tokens"] = loaded.resolved.scheduler.max_num_batched_tokens;
   header["max_num_seqs"] = loaded.resolved.scheduler.max_num_seqs;
   return header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// The system hands out addresses freely and memory only when it is touched, so the bookkeeping of the blocks, which
+// is touched at once, is what must fit.
+void allocate_cache(LoadedEngine& e) {
+  constexpr int64_t kBookkeeping = 128;  // bytes a block, about
+  const MemoryPlan& m = e.resolved.memory;
+  const char* flag = m.num_gpu_blocks_override ? "--num-gpu-blocks-override"
+                     : m.kv_cache_memory_bytes ? "--kv-cache-memory-bytes"
+                                               : "--device-memory";
+  const Error too_large(fmt::format("this machine cannot hold a KV cache of {} in {} blocks",
+                                    format_bytes(m.kv_bytes), m.num_blocks),
+                        flag, "give less");
+  if (m.num_blocks * kBookkeeping > physical_memory() / 2) throw too_large;
+  try {
+    e.kv = allocate_kv_cache(*e.backend, e.model->config, choose_device(e.options).kv_dtype, m.num_blocks,
+                             e.resolved.block_size);
+  } catch (const Error&) {
+    throw too_large;
+  }
 }
 
 }  // namespace
@@ -114,8 +136,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
   e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);
   const SchedulerConfig& s = e.resolved.scheduler;
-  e.kv = allocate_kv_cache(*e.backend, e.model->config, choose_device(options).kv_dtype,
-                           e.resolved.memory.num_blocks, e.resolved.block_size);
+  allocate_cache(e);
   e.runner = std::make_unique<Runner>(*e.model, e.kv, *e.backend, s.max_num_batched_tokens, s.max_num_seqs,
                                       s.max_model_len);
 

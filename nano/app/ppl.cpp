@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "app/cli.h"           // ArgParser
+#include "app/commands.h"      // ppl_command
 #include "app/output_json.h"   // json_text
 #include "app/start.h"         // start_llm
 #include "base/error.h"        // Error
@@ -17,17 +19,11 @@ namespace {
 
 constexpr int64_t kDefaultChunk = 512;
 
-struct Perplexity {
-  double nll = 0;         // mean over all predicted tokens
-  double nll_second = 0;  // mean over those of the second halves
-  int64_t tokens = 0;     // predicted
-  int64_t chunks = 0;
-};
-
 // Each chunk stands alone: token 0 is given, 1 … N-1 are predicted. llama.cpp counts only those that have at least
 // N/2 tokens before them, so that no token is judged on a short context.
 Perplexity measure(const std::vector<RequestOutput>& chunks) {
   Perplexity p;
+  double second_nll = 0;
   int64_t second = 0;
   for (const RequestOutput& chunk : chunks) {
     if (!chunk.error.empty()) throw Error(chunk.error, "perplexity");
@@ -35,12 +31,13 @@ Perplexity measure(const std::vector<RequestOutput>& chunks) {
     for (int64_t i = 1; i < n; ++i) {
       const double nll = -double(chunk.prompt_logprobs.at(size_t(i - 1)).at(0).logprob);
       p.nll += nll, ++p.tokens;
-      if (i > n / 2) p.nll_second += nll, ++second;
+      if (i > n / 2) second_nll += nll, ++second;
     }
     ++p.chunks;
   }
   p.nll /= double(p.tokens);
-  p.nll_second /= double(second);
+  p.ppl = std::exp(p.nll);
+  p.ppl_second_half = std::exp(second_nll / double(second));
   return p;
 }
 
@@ -51,7 +48,31 @@ std::vector<Prompt> cut(const std::vector<int32_t>& ids, int64_t size) {
   return chunks;
 }
 
+// A chunk needs room for the token that ends it.
+int64_t longest_chunk(const LLM& llm) { return llm.loaded().resolved.scheduler.max_model_len - 1; }
+
 }  // namespace
+
+Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
+                              const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t longest = longest_chunk(llm);
+  if (ctx < 4 || ctx > longest)
+    throw Error(fmt::format("{} is out of range: from 4 to {}", ctx, longest), "perplexity: ctx",
+                "at most max-model-len less 1");
+  const std::vector<Prompt> chunks = cut(llm.tokenizer().encode(text), ctx);
+  if (chunks.empty())
+    throw Error(fmt::format("the text has fewer than the {} tokens of one chunk", ctx), "perplexity",
+                "give a smaller --ctx");
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 1;
+  params.prompt_logprobs = 0;
+  int64_t done = 0;
+  return measure(llm.generate(chunks, {params}, [&](const RequestOutput& out) {
+    done += out.finished;
+    if (progress) progress(done, int64_t(chunks.size()));
+  }));
+}
 
 int ppl_command(const Args& args) {
   EngineOptions options;
@@ -77,44 +98,26 @@ int ppl_command(const Args& args) {
 
   Interrupt interrupt;
   const std::unique_ptr<LLM> llm = start_llm(options, interrupt);
-  const int64_t longest =
-      llm->loaded().resolved.scheduler.max_model_len - 1;  // room for the token that ends it
-  const int64_t size = ctx.value_or(std::min(kDefaultChunk, longest));
-  if (size < 4 || size > longest)
-    throw Error(fmt::format("{} is out of range: from 4 to {}", size, longest), "nano ppl --ctx",
-                "at most max-model-len less 1");
-  const std::vector<Prompt> chunks = cut(llm->tokenizer().encode(text), size);
-  if (chunks.empty())
-    throw Error(fmt::format("the text has fewer than the {} tokens of one chunk", size), file,
-                "give a smaller --ctx");
-
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = 1;
-  params.prompt_logprobs = 0;
-  std::vector<RequestOutput> results;
-  bool stopped = false;
+  const int64_t size = ctx.value_or(std::min(kDefaultChunk, longest_chunk(*llm)));
+  Perplexity p;
   {
     ProgressBar bar("perplexity");
-    int64_t done = 0;
-    auto show = [&](const RequestOutput& out) { bar.show(done += out.finished, int64_t(chunks.size())); };
-    results = llm->generate(chunks, {params}, show, [&] { return stopped = stopped || interrupt.taken(); });
+    p = measure_perplexity(*llm, text, size, [&](int64_t done, int64_t total) {
+      interrupt.let_through();
+      bar.show(done, total);
+    });
   }
-  if (stopped) {
-    fmt::print(stderr, "error: interrupted\n");
-    return 1;
-  }
-  const Perplexity p = measure(results);
+  close_trace(*llm);
   if (json) {
-    fmt::print("{}\n", json_text({{"ppl", std::exp(p.nll)},
-                                  {"ppl_second_half", std::exp(p.nll_second)},
+    fmt::print("{}\n", json_text({{"ppl", p.ppl},
+                                  {"ppl_second_half", p.ppl_second_half},
                                   {"tokens", p.tokens},
                                   {"chunks", p.chunks},
                                   {"nll", p.nll}}));
   } else {
-    fmt::print("perplexity {:.4f} over {} tokens in {} chunks of {} (mean -log p {:.5f})\n", std::exp(p.nll),
-               p.tokens, p.chunks, size, p.nll);
-    fmt::print("second halves only, as llama.cpp counts: {:.4f}\n", std::exp(p.nll_second));
+    fmt::print("perplexity {:.4f} over {} tokens in {} chunks of {} (mean -log p {:.5f})\n", p.ppl, p.tokens,
+               p.chunks, size, p.nll);
+    fmt::print("second halves only, as llama.cpp counts: {:.4f}\n", p.ppl_second_half);
   }
   return 0;
 }

@@ -1,10 +1,25 @@
-// `nano ppl MODEL --file F`: perplexity of a text, in the plain definition and in llama.cpp's.
+// Perplexity of a text, in the plain definition and in llama.cpp's.
 #pragma once
 
-#include "app/cli.h"  // Args
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "app/llm.h"  // LLM
 
 namespace nano {
 
-int ppl_command(const Args& args);
+struct Perplexity {
+  double ppl = 0;              // exp of nll
+  double ppl_second_half = 0;  // the same over the second half of each chunk
+  double nll = 0;              // mean -log p over all predicted tokens
+  int64_t tokens = 0;          // predicted
+  int64_t chunks = 0;
+};
+
+// The text is tokenised whole and cut into chunks of `ctx` tokens (a rest is dropped); each is predicted alone.
+// progress(done, total) is called with chunks. Error: ctx out of range, or a text shorter than one chunk.
+Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
+                              const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace nano

@@ -1,5 +1,7 @@
 #include "app/prompts.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "app/sampling_json.h"  // set_sampling_field
@@ -29,29 +31,45 @@ bool is_source(const std::string& key) {
   return key == "prompt" || key == "messages" || key == "prompt_token_ids";
 }
 
-Prompt prompt_of(const LLM& llm, const Json& line, const PromptOptions& options, const std::string& where) {
+void set_source(PromptJob& job, const Json& line, const std::string& where) {
   int sources = 0;
   for (const auto& [key, value] : line.items()) sources += is_source(key);
   if (sources != 1) throw Error("needs one of 'prompt', 'messages' and 'prompt_token_ids'", where);
-  if (line.contains("messages")) return llm.apply_chat_template(line["messages"]);
-  if (line.contains("prompt_token_ids")) return id_prompt(line["prompt_token_ids"], where);
-  if (line["prompt"].is_array()) return id_prompt(line["prompt"], where);
-  if (!line["prompt"].is_string()) throw Error("'prompt' must be a string or a list of token ids", where);
-  return text_prompt(llm, line["prompt"].get<std::string>(), options);
+  if (line.contains("messages")) {
+    if (!line["messages"].is_array()) throw Error("'messages' must be a list", where);
+    job.messages = line["messages"];
+    return;
+  }
+  const Json& prompt = line.contains("prompt") ? line["prompt"] : line["prompt_token_ids"];
+  if (prompt.is_string() && line.contains("prompt"))
+    job.prompt.text = prompt.get<std::string>();
+  else if (prompt.is_array() || line.contains("prompt_token_ids"))
+    job.prompt = id_prompt(prompt, where);
+  else
+    throw Error("'prompt' must be a string or a list of token ids", where);
 }
 
-PromptJob job_of(const LLM& llm, const std::string& text, const PromptOptions& options,
-                 const SamplingParams& defaults, const std::string& where) {
+int32_t priority_of(const Json& value, const std::string& where) {
+  const bool fits =
+      value.is_number_integer() && value.get<double>() >= INT32_MIN && value.get<double>() <= INT32_MAX;
+  if (!fits) throw Error("'priority' must be an integer of 32 bits", where);
+  return value.get<int32_t>();
+}
+
+PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where) {
   PromptJob job;
   job.params = defaults;
   try {  // one bad line fails alone
     Json line = parse_ordered_json(text, where);
     if (line.is_string()) line = Json{{"prompt", line}};
     if (!line.is_object()) throw Error("must be a JSON string or object", where);
-    for (const auto& [key, value] : line.items())
-      if (!is_source(key) && !set_sampling_field(job.params, key, nlohmann::json(value), where))
+    for (const auto& [key, value] : line.items()) {
+      if (key == "priority")
+        job.priority = priority_of(value, where);
+      else if (!is_source(key) && !set_sampling_field(job.params, key, nlohmann::json(value), where))
         throw Error("'" + key + "' is not a field of a prompt or of SamplingParams", where);
-    job.prompt = prompt_of(llm, line, options, where);
+    }
+    set_source(job, line, where);
   } catch (const Error& error) {
     job.prompt.text = text;
     job.error = error.what();
@@ -59,25 +77,42 @@ PromptJob job_of(const LLM& llm, const std::string& text, const PromptOptions& o
   return job;
 }
 
-}  // namespace
-
-Prompt text_prompt(const LLM& llm, const std::string& text, const PromptOptions& options) {
-  Prompt prompt;
-  prompt.text = text;
+// What the template is to render; null: nothing, the prompt is plain.
+Json conversation_of(const LLM& llm, const PromptJob& job, const PromptOptions& options) {
+  if (!job.messages.is_null()) return job.messages;
+  if (!job.prompt.token_ids.empty()) return nullptr;
   if (options.raw || !llm.has_chat_template()) {
     if (!options.system.empty())
       throw Error("a system message needs a chat template", "--system",
                   options.raw ? "leave out --raw" : "give --chat-template FILE");
-    return prompt;
+    return nullptr;
   }
   Json messages = Json::array();
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
-  messages.push_back({{"role", "user"}, {"content", text}});
-  return llm.apply_chat_template(messages);
+  messages.push_back({{"role", "user"}, {"content", job.prompt.text}});
+  return messages;
 }
 
-std::vector<PromptJob> jobs_from_jsonl(const LLM& llm, const std::string& path, const PromptOptions& options,
-                                       const SamplingParams& defaults) {
+}  // namespace
+
+bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options) {
+  return std::any_of(jobs.begin(), jobs.end(), [&](const PromptJob& job) {
+    const bool text = job.prompt.token_ids.empty();
+    return job.error.empty() && (!job.messages.is_null() || (text && !options.raw));
+  });
+}
+
+void render(const LLM& llm, PromptJob& job, const PromptOptions& options) {
+  if (!job.error.empty()) return;
+  try {
+    const Json messages = conversation_of(llm, job, options);
+    if (!messages.is_null()) job.prompt = llm.apply_chat_template(messages);
+  } catch (const Error& error) {
+    job.error = error.what();
+  }
+}
+
+std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults) {
   const std::string file = read_file(path);
   std::vector<PromptJob> jobs;
   int64_t number = 0;
@@ -87,7 +122,7 @@ std::vector<PromptJob> jobs_from_jsonl(const LLM& llm, const std::string& path, 
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    jobs.push_back(job_of(llm, line, options, defaults, fmt::format("{} line {}", path, number)));
+    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", path, number)));
   }
   if (jobs.empty()) throw Error("it holds no prompts", path, "one JSON string or object a line");
   return jobs;

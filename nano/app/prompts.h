@@ -1,4 +1,5 @@
-// Where prompts come from: an argument, stdin, a list of ids, a conversation, or the lines of a JSONL file.
+// Where prompts come from: an argument, a list of ids, a conversation, or the lines of a JSONL file. In two steps, so
+// that what the user wrote is read and checked before a model is loaded: first jobs, then (with the model) prompts.
 #pragma once
 
 #include <string>
@@ -15,18 +16,23 @@ struct PromptOptions {
 
 // A request before it is one. `error` set: it can't become one, and this is why.
 struct PromptJob {
-  Prompt prompt;
+  Prompt prompt;                    // ids, or a text that is still to be rendered
+  nlohmann::ordered_json messages;  // a conversation; null: none
   SamplingParams params;
+  int32_t priority = 0;
   std::string error;
 };
 
-// `text` as a user's message through the chat template, or as it is (no template, or raw).
-// Error: the template's own complaint; a system message without a template.
-Prompt text_prompt(const LLM& llm, const std::string& text, const PromptOptions& options);
-
 // One job a non-empty line: "text", {"prompt": "text" or [ids]}, {"prompt_token_ids": [1, 2]} or
-// {"messages": […]}, the objects with sampling fields of their own. A bad line is a job with an error.
-std::vector<PromptJob> jobs_from_jsonl(const LLM& llm, const std::string& path, const PromptOptions& options,
-                                       const SamplingParams& defaults);
+// {"messages": […]}, the objects with "priority" and sampling fields of their own. A bad line is a job with an error.
+// Error: the file can't be read, or holds none.
+std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults);
+
+// Will any of these go through a chat template, if there is one?
+bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options);
+
+// Conversations, and texts as a user's message, through the chat template; texts as they are if raw, or if there is
+// no template. job.error: the template's own complaint; a conversation or a system message without a template.
+void render(const LLM& llm, PromptJob& job, const PromptOptions& options);
 
 }  // namespace nano

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,18 +31,6 @@ std::string one_of(const std::string& value, std::initializer_list<const char*> 
     list += (list.empty() ? "" : ", ") + std::string(choice);
   }
   throw Error("'" + value + "' is not known", flag, "one of " + list);
-}
-
-int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config) {
-  const int32_t derived = config.max_position;
-  if (!options.max_model_len || *options.max_model_len == -1) return derived;
-  const int32_t asked = in_range(*options.max_model_len, 1, "--max-model-len");
-  if (asked > derived)
-    throw Error(fmt::format("User-specified max_model_len ({}) is greater than the derived max_model_len "
-                            "(max_position_embeddings={})",
-                            asked, derived),
-                "--max-model-len", "give a smaller one");
-  return asked;
 }
 
 void resolve_scheduler(const EngineOptions& options, Resolved& r) {
@@ -119,6 +108,11 @@ DeviceChoice choose_device(const EngineOptions& options) {
   return r;
 }
 
+void check_utilization(double gpu_memory_utilization) {
+  if (!(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1))
+    throw Error("must be above 0 and at most 1", "--gpu-memory-utilization");
+}
+
 int64_t physical_memory() {
   int64_t bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
@@ -129,15 +123,30 @@ int64_t physical_memory() {
   return bytes;
 }
 
+int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config) {
+  const int32_t derived = config.max_position;
+  if (!options.max_model_len || *options.max_model_len == -1) return derived;
+  const int32_t asked = in_range(*options.max_model_len, 1, "--max-model-len");
+  if (asked > derived)
+    throw Error(fmt::format("User-specified max_model_len ({}) is greater than the derived max_model_len "
+                            "(max_position_embeddings={})",
+                            asked, derived),
+                "--max-model-len", "give a smaller one");
+  return asked;
+}
+
 int64_t count_parameters(const ModelConfig& c) {
-  const int64_t q = int64_t(c.H) * c.D, kv = int64_t(c.KVH) * c.D, C = c.C, F = c.F;
-  int64_t layer = C * (q + 2 * kv) + q * C + 3 * C * F + 2 * C;
+  // In doubles, which are exact for whole numbers up to 2^53 and do not overflow beyond.
+  const double q = double(c.H) * c.D, kv = double(c.KVH) * c.D, C = c.C, F = c.F;
+  double layer = C * (q + 2 * kv) + q * C + 3 * C * F + 2 * C;
   if (c.qkv_bias) layer += q + 2 * kv;
   if (c.o_bias) layer += C;
   if (c.mlp_bias) layer += 2 * F + C;
   if (c.qk_norm) layer += 2 * c.D;
   if (c.sandwich_norms) layer += 2 * C;
-  return int64_t(c.V) * C * (c.tied ? 1 : 2) + C + c.L * layer;
+  const double count = double(c.V) * C * (c.tied ? 1 : 2) + C + c.L * layer;
+  if (!(count <= 1e15)) throw Error(fmt::format("too large: {:.3g} parameters", count), "model config");
+  return int64_t(count);
 }
 
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
@@ -147,8 +156,11 @@ Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_
   r.scheduler.max_model_len = resolve_max_model_len(options, config);
   r.block_size = in_range(options.block_size, 1, "--block-size");
   if (!options.paged_kv) r.block_size = r.scheduler.max_model_len;
-  if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1))
-    throw Error("must be above 0 and at most 1", "--gpu-memory-utilization");
+  // A block longer than the longest sequence could never be full.
+  const int32_t asked_block_size =
+      std::exchange(r.block_size, std::min(r.block_size, r.scheduler.max_model_len));
+  check_utilization(options.gpu_memory_utilization);
+  in_range(options.max_logprobs, -1, "--max-logprobs");
 
   MemoryPlan& m = r.memory;
   m.utilization = options.gpu_memory_utilization;
@@ -160,21 +172,28 @@ Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_
   m.block_size = r.block_size;
   auto plan_scratch = [&] {
     r.notes.clear();
+    if (r.block_size < asked_block_size)
+      r.notes += fmt::format("--block-size {} is longer than max-model-len: {} does\n", asked_block_size,
+                             r.block_size);
     resolve_scheduler(options, r);
     const SchedulerConfig& s = r.scheduler;
     m.max_model_len = r.scheduler.max_model_len;
     m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
-                Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, m.blocks_per_seq()) +
+                Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
                 backend.scratch_bytes(
                     Transformer::limits(config, s.max_num_batched_tokens, s.max_num_seqs, s.max_model_len));
     m.device_memory = options.device_memory.value_or(default_device_memory(m));
   };
   plan_scratch();
   if (options.max_model_len == -1) {
-    const int32_t fits = largest_model_len(m);
-    r.scheduler.max_model_len = std::clamp(fits, 1, config.max_position);
-    if (!options.paged_kv) r.block_size = m.block_size = r.scheduler.max_model_len;
-    plan_scratch();
+    MemoryPlan pieces = m;
+    if (!options.paged_kv) pieces.block_size = 1;  // the one block of a sequence is as long as we make it
+    const int32_t fits = largest_model_len(pieces);
+    if (fits > 0) {  // else plan_memory says what is missing
+      r.scheduler.max_model_len = std::min(fits, config.max_position);
+      if (!options.paged_kv) r.block_size = m.block_size = r.scheduler.max_model_len;
+      plan_scratch();
+    }
   }
   plan_memory(m);
   return r;

@@ -33,8 +33,12 @@ struct Resolved {
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                  const Backend& backend);
 
+// Error: longer than the model's context.
+int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config);
 // Without weights: how many there are in a decoder of this shape (embedding and head, matrices, norms, biases).
 int64_t count_parameters(const ModelConfig& config);
+// Error unless it is in (0, 1].
+void check_utilization(double gpu_memory_utilization);
 // What the machine has, or the cgroup allows.
 int64_t physical_memory();
 

@@ -1,14 +1,14 @@
-#include "app/run.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "app/cli.h"            // ArgParser
+#include "app/commands.h"       // run_command
 #include "app/llm.h"            // LLM
 #include "app/output_json.h"    // request_output_json
-#include "app/prompts.h"        // text_prompt, jobs_from_jsonl
+#include "app/prompts.h"        // jobs_from_jsonl, render
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm
 #include "app/terminal.h"       // Interrupt
@@ -38,7 +38,7 @@ bool parse(const Args& args, RunOptions& o) {
   add_sampling_flags(parser, o.sampling);
   parser.heading("Prompts and output");
   parser.add("raw", o.prompt.raw, "plain completion, even if the model has a chat template");
-  parser.add("system", o.prompt.system, "the system message");
+  parser.option("system", "TEXT", "the system message", [&](const std::string& v) { o.prompt.system = v; });
   parser.add("chat-template", o.chat_template, "a file with a Jinja template, in place of the model's");
   parser.add("prompts", o.prompts_file,
              "a file with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
@@ -59,21 +59,15 @@ bool parse(const Args& args, RunOptions& o) {
   return true;
 }
 
-std::vector<PromptJob> make_jobs(const LLM& llm, const RunOptions& o) {
+std::vector<PromptJob> make_jobs(const RunOptions& o) {
   const SamplingParams params = make_sampling_params(o.engine, o.sampling);
-  if (!o.prompts_file.empty()) return jobs_from_jsonl(llm, o.prompts_file, o.prompt, params);
+  if (!o.prompts_file.empty()) return jobs_from_jsonl(o.prompts_file, params);
   PromptJob job;
   job.params = params;
-  if (!o.token_ids.empty()) {
+  if (!o.token_ids.empty())
     job.prompt.token_ids = parse_id_list(o.token_ids, "nano run --prompt-token-ids");
-    return {job};
-  }
-  try {
-    job.prompt = text_prompt(llm, *o.text, o.prompt);
-  } catch (const Error& error) {  // the request's failure, as the same line of a file would be
+  else
     job.prompt.text = *o.text;
-    job.error = error.what();
-  }
   return {job};
 }
 
@@ -82,12 +76,14 @@ std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<PromptJob>& jobs
                                     const LLM::OnUpdate& on_update, Interrupt& interrupt) {
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
+  std::vector<int32_t> priorities;
   std::vector<size_t> place;
   std::vector<RequestOutput> results(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].error.empty()) {
       prompts.push_back(jobs[i].prompt);
       params.push_back(jobs[i].params);
+      priorities.push_back(jobs[i].priority);
       place.push_back(i);
     } else {
       results[i].prompt = jobs[i].prompt.text;
@@ -95,8 +91,8 @@ std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<PromptJob>& jobs
       results[i].finished = true;
     }
   }
-  std::vector<RequestOutput> outputs =
-      llm.generate(prompts, params, on_update, [&] { return interrupt.taken(); });
+  std::vector<RequestOutput> outputs = llm.generate(
+      prompts, params, on_update, [&] { return interrupt.taken(); }, priorities);
   for (size_t i = 0; i < outputs.size(); ++i) results[place[i]] = std::move(outputs[i]);
   for (size_t i = 0; i < results.size(); ++i) results[i].request_id = std::to_string(i);
   return results;
@@ -111,15 +107,27 @@ void print_text(const std::vector<RequestOutput>& results) {
     }
 }
 
+// The text began with a BOS of its own, and the tokenizer added one: the model has never seen that.
+void warn_of_two_bos(const std::vector<RequestOutput>& results, int32_t bos) {
+  for (const RequestOutput& result : results) {
+    const std::vector<int32_t>& ids = result.prompt_token_ids;
+    if (bos >= 0 && ids.size() >= 2 && ids[0] == bos && ids[1] == bos)
+      print_stderr("warning: prompt {} begins with two BOS tokens: leave one out of the text\n",
+                   result.request_id);
+  }
+}
+
 }  // namespace
 
 int run_command(const Args& args) {
   RunOptions o;
   if (!parse(args, o)) return 0;
+  std::vector<PromptJob> jobs = make_jobs(o);
   Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(o.engine, interrupt);
-  if (!o.chat_template.empty()) llm->set_chat_template(read_file(o.chat_template));
-  const std::vector<PromptJob> jobs = make_jobs(*llm, o);
+  const std::unique_ptr<LLM> llm = start_llm(
+      o.engine, interrupt,
+      {o.chat_template.empty() ? "" : read_file(o.chat_template), any_conversation(jobs, o.prompt)});
+  for (PromptJob& job : jobs) render(*llm, job, o.prompt);
   const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
   auto show = [&](const RequestOutput& out) {
     if (!streams) return;
@@ -133,21 +141,24 @@ int run_command(const Args& args) {
       fmt::print("{}\n", json_text(request_output_json(result, llm->tokenizer())));
   } else if (!streams) {
     print_text(results);
-  } else {
+  } else if (results[0].error.empty()) {
     const auto& outputs = results[0].outputs;
     const bool aborted = !outputs.empty() && outputs[0].finish_reason == FinishReason::abort;
     fmt::print("{}\n", aborted ? outputs[0].delta : "");  // what the decoder held back
   }
   std::fflush(stdout);
+  close_trace(*llm);
+  warn_of_two_bos(results, llm->tokenizer().bos_id);
 
-  bool failed = false;
+  bool failed = false, any_ran = false;
   for (const RequestOutput& result : results) {
-    if (!result.error.empty()) fmt::print(stderr, "error: prompt {}: {}\n", result.request_id, result.error);
+    if (!result.error.empty()) print_stderr("error: prompt {}: {}\n", result.request_id, result.error);
     failed |= !result.error.empty();
+    any_ran |= result.error.empty();
     for (const CompletionOutput& answer : result.outputs)
       failed |= answer.finish_reason == FinishReason::abort;
   }
-  if (o.engine.stats) fmt::print(stderr, "{}\n", dim(stats_line(results)));
+  if (o.engine.stats && any_ran) print_stderr("{}\n", dim(stats_line(results)));
   return failed ? 1 : 0;
 }
 

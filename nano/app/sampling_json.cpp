@@ -1,5 +1,6 @@
 #include "app/sampling_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <vector>
@@ -54,6 +55,11 @@ void set_stop(SamplingParams& p, const Json& value, const std::string& where) {
     if (!item.is_string()) wrong_type(where, "stop", "a string or a list of strings");
     p.stop.push_back(item.get<std::string>());
   }
+}
+
+void set_max_tokens(SamplingParams& p, int32_t value) {
+  p.max_tokens.reset();  // -1: to the end of the context
+  if (value != -1) p.max_tokens = value;
 }
 
 void set_logit_bias(SamplingParams& p, const Json& value, const std::string& where) {
@@ -123,7 +129,7 @@ bool set_sampling_field(SamplingParams& p, const std::string& key, const Json& v
       {"n", [&] { p.n = integer32(value, where, key); }},
       {"top_k", [&] { p.top_k = integer32(value, where, key); }},
       {"seed", [&] { p.seed = integer(value, INT64_MIN, INT64_MAX, where, key); }},
-      {"max_tokens", [&] { p.max_tokens = integer32(value, where, key); }},
+      {"max_tokens", [&] { set_max_tokens(p, integer32(value, where, key)); }},
       {"min_tokens", [&] { p.min_tokens = integer32(value, where, key); }},
       {"stop", [&] { set_stop(p, value, where); }},
       {"stop_token_ids", [&] { p.stop_token_ids = id_list(value, where, key); }},
@@ -193,7 +199,10 @@ SamplingParams make_sampling_params(const EngineOptions& options, const Json& gi
   }
   for (const auto& [key, value] : given.items())
     set_sampling_field(params, key, value, "nano --" + flag_name(key));
-  if (params.max_tokens == -1) params.max_tokens.reset();
+  // What no model could do is refused before one is loaded. The lines of a file may bring a max_tokens of their own.
+  SamplingParams checked = params;
+  if (!given.contains("max_tokens")) checked.max_tokens.reset();
+  validate(checked, INT32_MAX, int32_t(std::clamp<int64_t>(options.max_logprobs, -1, INT32_MAX)));
   return params;
 }
 

@@ -7,19 +7,28 @@
 
 namespace nano {
 
-std::unique_ptr<LLM> start_llm(const EngineOptions& options, Interrupt& interrupt) {
+std::unique_ptr<LLM> start_llm(const EngineOptions& options, Interrupt& interrupt,
+                               const ChatTemplateOptions& chat_template) {
   std::unique_ptr<LLM> llm;
   {
     ProgressBar bar("loading");
-    llm = std::make_unique<LLM>(options, [&](int64_t done, int64_t total) {
+    auto progress = [&](int64_t done, int64_t total) {
       interrupt.let_through();
       bar.show(done, total);
-    });
+    };
+    llm = std::make_unique<LLM>(options, progress, chat_template);
   }
-  if (options.stats) fmt::print(stderr, "{}", dim(start_report(llm->loaded())));
+  if (options.stats) print_stderr("{}", dim(start_report(llm->loaded())));
   for (const std::string& name : llm->loaded().weights->unused_tensors)
-    fmt::print(stderr, "warning: tensor {} is in the file but not in the model\n", name);
+    print_stderr("warning: tensor {} is in the file but not in the model\n", name);
   return llm;
+}
+
+void close_trace(LLM& llm) {
+  LoadedEngine& loaded = llm.loaded();
+  if (!loaded.trace) return;
+  loaded.engine->trace_to(nullptr);
+  loaded.trace->close();
 }
 
 std::string stats_line(const std::vector<RequestOutput>& results) {

@@ -21,17 +21,4 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
 }
 
-RequestLatency request_latency(double send, const std::vector<Chunk>& chunks) {
-  RequestLatency r;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    r.tokens += chunks[i].tokens;
-    if (i > 0) r.itl.push_back(chunks[i].time - chunks[i - 1].time);
-  }
-  if (chunks.empty()) return r;
-  r.ttft = chunks.front().time - send;
-  r.e2el = chunks.back().time - send;
-  if (r.tokens > 1) r.tpot = (r.e2el - *r.ttft) / double(r.tokens - 1);
-  return r;
-}
-
 }  // namespace nano

@@ -24,7 +24,6 @@ bool stderr_is_fancy() {
 }  // namespace
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO); }
-bool stdout_is_terminal() { return isatty(STDOUT_FILENO); }
 
 std::string dim(const std::string& text) { return stderr_is_fancy() ? "\x1b[2m" + text + "\x1b[0m" : text; }
 
@@ -35,7 +34,7 @@ std::string read_stdin() {
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), enabled_(isatty(STDERR_FILENO)) {}
 
 ProgressBar::~ProgressBar() {
-  if (shown_percent_ >= 0) fmt::print(stderr, "\r{:{}}\r", "", label_.size() + 36);
+  if (shown_percent_ >= 0) print_stderr("\r{:{}}\r", "", label_.size() + 36);
 }
 
 void ProgressBar::show(int64_t done, int64_t total) {
@@ -44,7 +43,7 @@ void ProgressBar::show(int64_t done, int64_t total) {
   shown_percent_ = percent;
   std::string bar;
   for (int i = 0; i < 25; ++i) bar += i * 4 < percent ? "█" : "░";
-  fmt::print(stderr, "\r{} {} {:3}%", label_, bar, percent);
+  print_stderr("\r{} {} {:3}%", label_, bar, percent);
   std::fflush(stderr);
 }
 

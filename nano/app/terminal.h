@@ -4,14 +4,23 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace nano {
 
 bool stdin_is_terminal();
-bool stdout_is_terminal();
 // `text` in grey if stderr is a terminal and NO_COLOR is not set (https://no-color.org).
 std::string dim(const std::string& text);
+// For stderr: one that is closed or full is nobody's error (fmt::print would throw).
+template <class... T>
+void print_stderr(fmt::format_string<T...> format, T&&... args) {
+  const std::string text = fmt::format(format, std::forward<T>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
 std::string read_stdin();  // to its end, verbatim
 
 // "label ████░░░ 57%" on stderr, rewritten in place; nothing at all when stderr is no terminal.

@@ -1,10 +1,10 @@
-#include "app/tokenize.h"
-
 #include <cstdio>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "app/cli.h"           // ArgParser
+#include "app/commands.h"      // tokenize_command
 #include "app/llm.h"           // load_tokenizer, render_conversation
 #include "app/loader.h"        // find_model
 #include "app/output_json.h"   // json_text
@@ -33,7 +33,7 @@ bool parse(const Args& args, TokenizeOptions& o) {
       "--json: {\"tokens\": [ids], \"text\": what was tokenised; with --messages the rendered prompt}");
   parser.positional("MODEL", "where the vocabulary is");
   parser.positional("TEXT", "the text; quote it");
-  parser.option("model", "PATH", "the same as MODEL", [&](const std::string& v) { o.model = v; });
+  parser.add("model", o.model, "the same as MODEL");
   parser.add("json", o.json, "one JSON object");
   parser.add("bos", o.bos, "off: no BOS or EOS is added");
   parser.add("special", o.special, "off: \"<|im_start|>\" in the text is text, not the control token");

@@ -1,5 +1,3 @@
-#include "app/trace_summary.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -7,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "app/cli.h"           // ArgParser
+#include "app/commands.h"      // trace_command
 #include "app/output_json.h"   // json_text
 #include "base/error.h"        // Error
 #include "base/json.h"         // parse_json

@@ -50,6 +50,8 @@ class RefBackend final : public Backend {
     auto linear = std::make_unique<RefLinear>();
     for (const QuantLinear* w : parts) {
       NANO_CHECK(w->K == parts[0]->K, "parts of one linear read the same input");
+      if (!w->permutation.empty() || w->activations != ActivationScheme::none)
+        throw Error("input permutations and activation schemes are not supported yet", w->name);
       linear->parts.push_back(*w);
       linear->N += w->N;
       linear->bytes += w->file_bytes();
@@ -66,8 +68,13 @@ class RefBackend final : public Backend {
     linears_.push_back(std::move(linear));  // rows are read from the file: no bytes of its own
     return linears_.back().get();
   }
-  void reserve(const Limits&) override {}
-  int64_t scratch_bytes(const Limits&) const override { return 0; }
+  int64_t scratch_bytes(const Limits& limits) const override {
+    return kRows * limits.max_N * int64_t(sizeof(float));
+  }
+  void reserve(const Limits& limits) override {
+    y_.resize(size_t(kRows * limits.max_N));
+    allocated_[int(Memory::scratch)] += scratch_bytes(limits);
+  }
 
   void step(int32_t, const std::function<void()>& fn) override { fn(); }
   void parallel_for(int32_t n, const std::function<void(int32_t)>& fn) override {
@@ -90,27 +97,18 @@ class RefBackend final : public Backend {
 
   void linear(Act out, Act x, int32_t M, const PackedLinear& packed, Epilogue epilogue) override {
     const auto& w = static_cast<const RefLinear&>(packed);
-    std::vector<float> y(size_t(M * w.N));
-    int64_t column = 0;
-    for (const QuantLinear& part : w.parts) {
-      ref_matmul(y.data() + column, w.N, x.f32(), M, part, activations_);
-      column += part.N;
-    }
-    float* o = out.f32();
-    const int64_t half = w.N / 2;
-    switch (epilogue) {
-      case Epilogue::store: std::copy(y.begin(), y.end(), o); break;
-      case Epilogue::add:
-        for (size_t i = 0; i < y.size(); ++i) o[i] += y[i];
-        break;
-      case Epilogue::silu_mul:
-      case Epilogue::gelu_mul:
-        for (int64_t m = 0; m < M; ++m)
-          for (int64_t f = 0; f < half; ++f) {
-            const float gate = y[size_t(m * w.N + f)], up = y[size_t(m * w.N + half + f)];
-            o[m * half + f] = (epilogue == Epilogue::silu_mul ? silu(gate) : gelu_tanh(gate)) * up;
-          }
-        break;
+    const bool pair = epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul;
+    y_.resize(std::max(y_.size(), size_t(kRows * w.N)));
+    for (int32_t m = 0; m < M; m += kRows) {
+      const int32_t rows = std::min(kRows, M - m);
+      int64_t column = 0;
+      for (const QuantLinear& part : w.parts) {
+        ref_matmul(y_.data() + column, w.N, x.f32() + m * w.K, rows, part, activations_);
+        column += part.N;
+      }
+      const int64_t width = pair ? w.N / 2 : w.N;
+      for (int64_t r = 0; r < rows; ++r)
+        finish_row(out.f32() + (m + r) * width, y_.data() + r * w.N, width, epilogue);
     }
   }
 
@@ -138,6 +136,7 @@ class RefBackend final : public Backend {
         if (norm != nullptr) norm_row(head, head, norm, eps, D, /*add=*/false);
         rotate(head, cos_sin + t * D, D);
       }
+      if (slot_mapping[t] < 0) continue;  // padding
       for (int64_t i = 0; i < shape.KVH * D; ++i) {
         const int64_t at = slot_mapping[t] * shape.KVH * D + i;
         store_f32(kv.k, kv.dtype, at, k[i]);
@@ -166,6 +165,18 @@ class RefBackend final : public Backend {
   }
 
  private:
+  static constexpr int32_t kRows = 64;  // rows of a linear at a time: y_ stays small
+
+  // y [width], or [2 · width] = gate, up, becomes a row of out.
+  static void finish_row(float* out, const float* y, int64_t width, Epilogue epilogue) {
+    for (int64_t n = 0; n < width; ++n) switch (epilogue) {
+        case Epilogue::store: out[n] = y[n]; break;
+        case Epilogue::add: out[n] += y[n]; break;
+        case Epilogue::silu_mul: out[n] = silu(y[n]) * y[width + n]; break;
+        case Epilogue::gelu_mul: out[n] = gelu_tanh(y[n]) * y[width + n]; break;
+      }
+  }
+
   static void norm_row(float* out, const float* x, const float* weight, float eps, int64_t n, bool add) {
     const float inverse = 1.0f / std::sqrt(ref_dot(x, x, n) / float(n) + eps);
     for (int64_t i = 0; i < n; ++i) out[i] = (add ? out[i] : 0.0f) + x[i] * inverse * weight[i];
@@ -230,6 +241,7 @@ class RefBackend final : public Backend {
     void operator()(void* p) const { std::free(p); }
   };
   ActivationDtype activations_;
+  std::vector<float> y_;  // [kRows, N]: a linear before its epilogue
   std::vector<std::unique_ptr<void, Free>> buffers_;
   std::vector<std::unique_ptr<RefLinear>> linears_;
   int64_t allocated_[3] = {};

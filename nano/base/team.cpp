@@ -8,13 +8,14 @@
 #include <cstdlib>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
-#include "base/error.h"  // NANO_CHECK
+#include "base/error.h"  // Error, NANO_CHECK
 
 namespace nano {
 
@@ -137,10 +138,17 @@ int32_t team_size(int32_t requested) {
 Team::Team(int32_t threads) {
   int32_t size = team_size(threads);
   if (size > 1) cpus_ = allowed_cpus();  // a single thread goes where the scheduler likes
-  for (int32_t worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int32_t worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(std::string("cannot start a thread: ") + error.what(), "--threads", "a process limit? try fewer");
+  }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   stop_.store(true);
   phase_.fetch_add(1);
   wake();

@@ -78,6 +78,7 @@ class Team {
     void (*call)(const void* body, int64_t begin, int64_t end, int32_t worker) = nullptr;
     const void* body = nullptr;
   };
+  void stop();                    // ends and joins the workers
   void phase(const Task& task);
   void work(int32_t worker);      // a worker's thread
   void do_range(int32_t worker);  // its part of task_

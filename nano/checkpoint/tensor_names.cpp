@@ -1,5 +1,7 @@
 #include "checkpoint/tensor_names.h"
 
+#include <cmath>
+
 #include "base/error.h"          // Error
 #include "checkpoint/foreign.h"  // shown_name
 
@@ -122,7 +124,7 @@ void check_config(const ModelConfig& c, const std::string& where) {
         where);
   if (c.D % 2 != 0) throw Error("head dimension " + std::to_string(c.D) + " is odd: RoPE needs pairs", where);
   if (!(c.norm_eps > 0)) throw Error("the epsilon of RMSNorm must be positive", where);
-  if (!(c.attention_scale > 0)) throw Error("the attention scale must be positive", where);
+  if (!(c.attention_scale > 0) || !std::isfinite(c.attention_scale)) throw Error("the attention scale must be positive", where);
   for (const RopeConfig* r : {&c.rope, &c.rope_local})
     if (!(r->theta > 0) || !(r->factor > 0)) throw Error("RoPE base and factor must be positive", where);
 }

@@ -100,16 +100,12 @@ StepPlan Scheduler::schedule() {
 }
 
 void Scheduler::schedule_running(StepPlan& plan, int32_t& budget) {
-  for (size_t i = 0; i < running_.size() && budget > 0;) {
-    Sequence& seq = *running_[i];
-    int32_t n = seq.finished() ? 0 : plan_seq(seq, seq.num_computed_tokens, budget);
-    if (n == 0) {
-      ++i;
-    } else if (grow_or_preempt(seq, seq.num_computed_tokens + n, plan, budget)) {
-      list(seq, n, plan, budget);
-      // A victim may have stood before it (priority), so look where it is now.
-      i = size_t(std::find(running_.begin(), running_.end(), &seq) - running_.begin()) + 1;
-    }  // else seq was the victim: the next one has its place
+  const std::vector<Sequence*> in_order = running_;  // preemption takes members out, before and behind
+  for (Sequence* seq : in_order) {
+    if (budget == 0) return;
+    if (seq->status != SeqStatus::running) continue;  // finished (static), or a victim of this step
+    const int32_t n = plan_seq(*seq, seq->num_computed_tokens, budget);
+    if (n > 0 && grow_or_preempt(*seq, seq->num_computed_tokens + n, plan, budget)) list(*seq, n, plan, budget);
   }
 }
 

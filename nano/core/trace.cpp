@@ -66,9 +66,15 @@ TraceWriter::TraceWriter(const std::string& path, const std::string& header_json
   write_line();
 }
 
-TraceWriter::~TraceWriter() {
-  if (file_ && std::fclose(file_.release()) != 0)
-    std::fprintf(stderr, "trace %s: the end could not be written\n", path_.c_str());
+TraceWriter::~TraceWriter() = default;
+
+void TraceWriter::close() {
+  if (file_ && std::fclose(file_.release()) != 0) fail();
+}
+
+void TraceWriter::fail() {
+  throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path_,
+              "is the disk full?");
 }
 
 void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std::vector<BlockEvent>& events,
@@ -107,9 +113,13 @@ void TraceWriter::request(const char* event, SeqId id, int32_t prompt_tokens, do
 // stdio buffers: a line costs a copy, not a system call.
 void TraceWriter::write_line() {
   line_ += '\n';
-  bool ok = std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size();
+  const bool ok = !file_ || std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size();
   line_.clear();
-  if (!ok) throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path_);
+  if (ok) return;
+  const int why = errno;
+  file_.reset();
+  errno = why;
+  fail();
 }
 
 }  // namespace nano

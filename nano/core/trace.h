@@ -31,7 +31,7 @@ class TraceWriter {
   // `header_json` is an object of what the caller knows (model, flags, machine, block_size).
   // Error: it is not, or the file cannot be written.
   TraceWriter(const std::string& path, const std::string& header_json);
-  ~TraceWriter();  // writes what is buffered
+  ~TraceWriter();  // of a trace that was not closed, what can still be written
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
@@ -40,9 +40,13 @@ class TraceWriter {
             double start_seconds);
   void request(const char* event, SeqId id, int32_t prompt_tokens,
                double seconds);  // "arrived", "finished" …
+  // Writes what is buffered. Error: it cannot be. After an error, and after this, calls write nothing: it has been
+  // reported, and the requests that it interrupts still have to be taken down.
+  void close();
 
  private:
   void write_line();
+  [[noreturn]] void fail();
 
   std::string path_, line_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;

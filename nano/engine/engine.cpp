@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"    // Error
+#include "base/error.h"    // Error, NANO_CHECK
 #include "base/rng.h"      // random_bits
 #include "core/sampler.h"  // sample, sample_argmax, top_logprobs
 
@@ -96,13 +96,16 @@ std::vector<SequenceOutput> Engine::step() {
   StepPlan plan = scheduler_.schedule();
   const double scheduled = now();
   if (plan.empty()) {
-    // Only a fault of ours can leave work undone for ever; say so rather than spin in silence.
-    if (has_work() && ++idle_steps_ % 1000 == 0)
-      fmt::print(stderr, "nano: {} steps scheduled nothing while {} requests wait\n", idle_steps_,
-                 scheduler_.num_waiting());
+    // Only a fault of ours can leave work undone: say so, and do not spin for ever.
+    if (has_work() && ++idle_steps_ == 1000)
+      fmt::print(stderr, "nano: 1000 steps scheduled nothing while {} requests wait\n", scheduler_.num_waiting());
+    NANO_CHECK(idle_steps_ < 100000, "the scheduler has work and plans nothing");
     return {};
   }
   idle_steps_ = 0;
+#ifndef NDEBUG
+  check_plan(plan, config_.scheduler.max_num_batched_tokens, blocks_.block_size());
+#endif
 
   std::vector<std::vector<SampledToken>> prompt_rows(plan.seqs.size());
   StepResult result = compute(plan, prompt_rows);
@@ -169,7 +172,9 @@ SampledToken Engine::sample_row(const ScheduledSeq& scheduled, int32_t row, std:
   const int32_t next = scheduled.first_pos + row + 1;  // the position this row predicts
   if (next < seq.num_prompt_tokens) {
     const int32_t id = seq.tokens[size_t(next)];
-    return {id, top_logprobs(logits, id, seq.params.prompt_logprobs.value_or(0)), ""};
+    std::vector<TokenLogprob> logprobs = top_logprobs(logits, id, seq.params.prompt_logprobs.value_or(0));
+    if (logprobs.empty()) return {-1, {}, fmt::format("the logits of prompt token {} are not finite", next)};
+    return {id, std::move(logprobs), ""};
   }
   if (!config_.sampler) return sample_argmax(logits, seq.params);
   std::vector<int32_t> stop_ids = config_.eos_ids;

@@ -52,7 +52,8 @@ class Engine {
   void finish(const std::string& request_id, int32_t index, FinishReason reason);  // a stop string was found
   bool has_work() const { return scheduler_.has_work(); }
 
-  // Schedules, computes, samples, commits. Empty when nothing is left to do.
+  // Schedules, computes, samples, commits. What it returns is empty when no sequence got a token: in the middle of
+  // a long prompt, or when nothing is left to do (has_work() tells).
   std::vector<SequenceOutput> step();
 
   void trace_to(TraceWriter* trace);               // nullptr = off

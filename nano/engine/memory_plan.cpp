@@ -49,6 +49,9 @@ std::string format_sum(const MemoryPlan& plan) {
 }
 
 void plan_memory(MemoryPlan& plan) {
+  const auto most = double(std::max(plan.num_gpu_blocks_override.value_or(1), plan.blocks_per_seq()));
+  if (const double bytes = most * double(plan.kv_bytes_per_token) * plan.block_size; bytes > 9e18)
+    throw Error(fmt::format("a KV cache of {:.3g} bytes is too large", bytes), "memory");
   const int64_t available = available_for_kv(plan);
   if (plan.num_gpu_blocks_override) {
     plan.num_blocks = int32_t(*plan.num_gpu_blocks_override);

@@ -11,9 +11,9 @@ namespace nano {
 
 struct MemoryPlan {
   // In.
-  int64_t device_memory = 0;          // bytes; --device-memory
-  double utilization = 0.92;          // --gpu-memory-utilization
-  int64_t weights = 0, scratch = 0;   // bytes
+  int64_t device_memory = 0;         // bytes; --device-memory
+  double utilization = 0.92;         // --gpu-memory-utilization
+  int64_t weights = 0, scratch = 0;  // bytes
   int64_t kv_bytes_per_token = 0;
   int32_t block_size = 16, max_model_len = 0;
   std::optional<int64_t> kv_cache_memory_bytes;  // overrides device_memory × utilization
@@ -24,9 +24,9 @@ struct MemoryPlan {
 
   int64_t total() const { return weights + scratch + kv_bytes; }
   int64_t block_bytes() const { return kv_bytes_per_token * block_size; }
-  int32_t blocks_per_seq() const { return (max_model_len + block_size - 1) / block_size; }
+  int64_t blocks_per_seq() const { return (int64_t(max_model_len) + block_size - 1) / block_size; }
   // "Maximum concurrency": full-length sequences that fit at once.
-  double max_concurrency() const { return double(num_blocks) / blocks_per_seq(); }
+  double max_concurrency() const { return double(num_blocks) / double(blocks_per_seq()); }
 };
 
 // Fills the second part. Error with the whole sum, and with the flag values that would do, when not one

@@ -6,7 +6,7 @@ namespace nano {
 
 namespace {
 
-int32_t blocks_for(int32_t tokens, int32_t B) { return (tokens + B - 1) / B; }
+int32_t blocks_for(int32_t tokens, int32_t B) { return int32_t((int64_t(tokens) + B - 1) / B); }
 
 }  // namespace
 

@@ -51,6 +51,14 @@ int32_t get_id(const Json& value, int64_t limit) {
   throw Error(fmt::format("unsupported {} \"{}\"", what, type), "", std::string("known: ") + known);
 }
 
+// "[json.exception.out_of_range.403] key 'merges' not found" in our words.
+std::string reason(const Json::exception& e) {
+  std::string what = e.what();
+  if (const size_t end = what.find("] "); end != what.npos) what.erase(0, end + 2);
+  if (e.id == 403) return replace_text(what, "not found", "is missing");
+  return "a value has the wrong type: " + what;
+}
+
 // fn(root[key]), if there is such a member. Whatever is wrong in it is an Error that names the file and the member.
 template <class Fn>
 void read_member(const Json& root, const char* key, const std::string& file, Fn fn) {
@@ -58,7 +66,7 @@ void read_member(const Json& root, const char* key, const std::string& file, Fn 
   try {
     fn(root[key]);
   } catch (const Json::exception& e) {
-    throw Error(e.what(), file + ": " + key);
+    throw Error(reason(e), file + ": " + key);
   } catch (const Error& e) {
     throw Error(e.problem, file + ": " + key, e.hint);
   }

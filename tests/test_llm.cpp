@@ -1,0 +1,266 @@
+// app/llm: chat templates that cannot be used, BOS once, priorities, and a generate() that throws. In process, and
+// through the built binary where exit code and stderr are the point.
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "app/llm.h"
+#include "app/ppl.h"
+#include "base/error.h"
+#include "catch.h"
+#include "data.h"
+#include "subprocess.h"
+
+using nano_test::run_nano;
+using nano_test::temporary_file;
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string tiny() { return nano_test::data_path("../lessons/models/tiny-Q8_0.gguf"); }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+nano::EngineOptions tiny_options() {
+  nano::EngineOptions options;
+  options.model = tiny();
+  options.device = "ref";
+  options.kv_cache_memory_bytes = 16'000'000;
+  return options;
+}
+
+nano::SamplingParams greedy(int32_t max_tokens) {
+  nano::SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+// tiny as a Hugging Face directory, with a chat template of its own.
+struct TinyWithTemplate {
+  explicit TinyWithTemplate(const std::string& source) {
+    path = temporary_file("");
+    std::remove(path.c_str());
+    fs::create_directory(path);
+    for (const auto& entry : fs::directory_iterator(nano_test::data_path("../lessons/models/tiny")))
+      fs::create_symlink(fs::absolute(entry.path()), path + "/" + entry.path().filename().string());
+    std::FILE* file = std::fopen((path + "/chat_template.jinja").c_str(), "wb");
+    REQUIRE(file != nullptr);
+    std::fwrite(source.data(), 1, source.size(), file);
+    std::fclose(file);
+  }
+  ~TinyWithTemplate() { fs::remove_all(path); }
+  std::string path;
+};
+
+nano_test::Ran run_small(const std::string& command, const std::string& model, std::vector<std::string> more,
+                         const std::string& input = "") {
+  std::vector<std::string> args = {command, model, "--device", "ref", "--no-stats", "--kv-cache-memory-bytes",
+                                   "16MB"};
+  args.insert(args.end(), more.begin(), more.end());
+  return run_nano(args, input);
+}
+
+Json hello() { return {{{"role", "user"}, {"content", "And he said"}}}; }
+
+}  // namespace
+
+TEST_CASE("a model's template that cannot be compiled hinders only what renders") {
+  const TinyWithTemplate model("{{ messages }}\n{% macro turn(m) %}{% endmacro %}");
+  const std::string good = temporary_file("{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  const std::string text = temporary_file(std::string(400, 'a') + " And God said");
+  const std::string chats = temporary_file("{\"messages\": [{\"role\": \"user\", \"content\": \"And\"}]}\n");
+  const std::string ids = temporary_file("{\"prompt_token_ids\": [1, 2]}\n");
+  using List = std::vector<std::string>;
+  for (const auto& [command, args] : std::vector<std::pair<std::string, List>>{
+           {"run", {"And", "--raw", "--max-tokens", "2"}},
+           {"run", {"And", "--chat-template", good, "--max-tokens", "2"}},
+           {"run", {"--prompt-token-ids", "1,2", "--max-tokens", "2"}},
+           {"run", {"--prompts", ids, "--max-tokens", "2"}},
+           {"chat", {"--chat-template", good, "--max-tokens", "2"}},
+           {"ppl", {"--file", text, "--ctx", "8"}}}) {
+    const auto ran = run_small(command, model.path, args, "And\n");
+    INFO(command << " " << args[0] << ": " << ran.err);
+    CHECK(ran.exit_code == 0);
+    CHECK(ran.out != "");
+  }
+  const auto bench =
+      run_nano({"bench", "latency", model.path, "--device", "ref", "--no-stats", "--input-len", "4",
+                "--output-len", "2", "--batch-size", "1", "--num-iters-warmup", "0", "--num-iters", "1"});
+  INFO(bench.err);
+  CHECK(bench.exit_code == 0);
+  for (const auto& [command, args] : std::vector<std::pair<std::string, List>>{
+           {"run", {"And"}}, {"run", {"--raw", "--prompts", chats}}, {"chat", {}}}) {
+    const auto ran = run_small(command, model.path, args, "And\n");
+    INFO(command << ": " << ran.err);
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.out == "");
+    CHECK(contains(ran.err, "line 2"));
+    CHECK(contains(ran.err, "macro"));
+    CHECK(contains(ran.err, "--chat-template"));
+  }
+  nano::EngineOptions options = tiny_options();
+  options.model = model.path;
+  nano::LLM llm(options);  // the library, too, completes without
+  CHECK(llm.has_chat_template());
+  CHECK(llm.generate({{"And", {}}}, {greedy(2)})[0].error == "");
+  CHECK_THROWS_AS(llm.apply_chat_template(hello()), nano::Error);
+  CHECK_THROWS_AS(nano::LLM(tiny_options(), {}, {"{% macro f() %}", false}), nano::Error);
+  for (const std::string& file : {good, text, chats, ids}) std::remove(file.c_str());
+}
+
+TEST_CASE("C3 a model without a template: chat says so and what to do, run completes") {
+  const auto chat = run_small("chat", tiny(), {}, "And\n");
+  CHECK(chat.exit_code == 2);
+  CHECK(chat.out == "");
+  CHECK(contains(chat.err, "no chat template"));
+  CHECK(contains(chat.err, "--chat-template"));
+  CHECK(contains(chat.err, "run --raw"));
+  const std::vector<std::string> few = {"In the beginning", "--temperature", "0", "--max-tokens", "4"};
+  std::vector<std::string> raw = few;
+  raw.push_back("--raw");
+  const auto ran = run_small("run", tiny(), few);
+  CHECK(ran.exit_code == 0);
+  CHECK(ran.out.size() > 1);
+  CHECK(ran.out == run_small("run", tiny(), raw).out);
+  CHECK(ran.err == "");
+}
+
+TEST_CASE("T8 exactly one BOS, whether the template writes it, the tokenizer adds it, or neither does") {
+  auto tokenizer = nano::load_tokenizer(tiny());
+  const int32_t bos = tokenizer->bos_id;
+  REQUIRE(bos >= 0);
+  const nano::ChatTemplate with("{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  const nano::ChatTemplate without("{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  auto count = [&](const nano::ChatTemplate& chat_template) {
+    const auto ids = nano::render_conversation(*tokenizer, chat_template, hello(), true).token_ids;
+    REQUIRE(ids.size() > 1);
+    const auto n = std::count(ids.begin(), ids.end(), bos);
+    CHECK((n == 0 || ids[0] == bos));
+    return n;
+  };
+  tokenizer->add_bos = true;
+  CHECK(count(with) == 1);
+  CHECK(count(without) == 1);
+  tokenizer->add_bos = false;
+  CHECK(count(with) == 1);
+  CHECK(count(without) == 0);
+}
+
+TEST_CASE("T8 a raw prompt that begins with BOS, which the tokenizer adds, is warned of") {
+  auto tokenizer = nano::load_tokenizer(tiny());
+  REQUIRE(tokenizer->add_bos);
+  const std::string bos = tokenizer->token_text(tokenizer->bos_id);
+  const auto twice = run_small("run", tiny(), {"--raw", "--max-tokens", "2", bos + "And"});
+  CHECK(twice.exit_code == 0);
+  CHECK(contains(twice.err, "warning: "));
+  CHECK(contains(twice.err, "two BOS"));
+  CHECK(std::count(twice.err.begin(), twice.err.end(), '\n') == 1);
+  CHECK(run_small("run", tiny(), {"--raw", "--max-tokens", "2", "And"}).err == "");
+}
+
+TEST_CASE("generate that throws leaves nothing behind: the next one works") {
+  nano::LLM llm(tiny_options());
+  const std::string want = llm.generate({{"And God", {}}}, {greedy(6)})[0].outputs[0].text;
+  int calls = 0;
+  auto third_fails = [&](const nano::RequestOutput&) {
+    if (++calls == 3) throw nano::Error("enough", "test");
+  };
+  CHECK_THROWS_AS(llm.generate({{"And God", {}}, {"In the", {}}}, {greedy(6)}, third_fails), nano::Error);
+  CHECK_FALSE(llm.has_work());
+  const auto again = llm.generate({{"And God", {}}}, {greedy(6)});
+  CHECK(again[0].error == "");
+  CHECK(again[0].outputs.at(0).text == want);
+}
+
+TEST_CASE("generate: a bad prompt's error names no id of ours") {
+  nano::LLM llm(tiny_options());
+  const auto out = llm.generate({{"", {9'999'999}}, {"And", {}}}, {greedy(2)});
+  CHECK(out[0].error.rfind("token id 9999999 is outside", 0) == 0);
+  CHECK(out[1].error == "");
+}
+
+TEST_CASE("--scheduling-policy priority: the lowest goes first, from JSONL and from generate") {
+  nano::EngineOptions options = tiny_options();
+  options.scheduling_policy = "priority";
+  options.max_num_seqs = 1;
+  nano::LLM llm(options);
+  const std::vector<nano::Prompt> prompts = {{"And", {}}, {"And", {}}, {"And", {}}};
+  auto out = llm.generate(prompts, {greedy(3)}, {}, {}, {5, -1, 0});
+  CHECK(out[1].metrics.finished <= out[2].metrics.first_token);
+  CHECK(out[2].metrics.finished <= out[0].metrics.first_token);
+  CHECK_THROWS_AS(llm.generate(prompts, {greedy(3)}, {}, {}, {5}), nano::Error);
+
+  const std::string file = temporary_file(
+      "{\"prompt\": \"And\", \"priority\": 5}\n{\"prompt\": \"And\", \"priority\": -1}\n"
+      "{\"prompt\": \"And\", \"priority\": \"high\"}\n");
+  const auto ran = run_small("run", tiny(),
+                             {"--prompts", file, "--json", "--max-tokens", "3", "--max-num-seqs", "1",
+                              "--scheduling-policy", "priority"});
+  std::remove(file.c_str());
+  CHECK(ran.exit_code == 1);
+  std::vector<Json> rows;
+  for (size_t begin = 0, end; (end = ran.out.find('\n', begin)) != std::string::npos; begin = end + 1)
+    rows.push_back(Json::parse(ran.out.substr(begin, end - begin)));
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[1]["metrics"]["finished_time"].get<double>() <=
+        rows[0]["metrics"]["first_token_time"].get<double>());
+  CHECK(contains(rows[2].value("error", ""), "'priority'"));
+}
+
+TEST_CASE("--trace to a full disk is an error in one line") {
+  if (access("/dev/full", W_OK) != 0) return;
+  for (const char* tokens : {"2", "400"}) {  // at the end, and (more than stdio buffers) on the way
+    const auto ran = run_small(
+        "run", tiny(), {"--raw", "And", "--ignore-eos", "--max-tokens", tokens, "--trace", "/dev/full"});
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.err.rfind("error: trace /dev/full: cannot be written", 0) == 0);
+    CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("JSONL max_tokens -1 is to the end of the context, as the flag is") {
+  const std::string file = temporary_file("{\"prompt\": \"And\", \"max_tokens\": -1}\n");
+  const auto ran = run_small("run", tiny(),
+                             {"--raw", "--prompts", file, "--json", "--ignore-eos", "--max-model-len", "20"});
+  std::remove(file.c_str());
+  INFO(ran.err);
+  REQUIRE(ran.exit_code == 0);
+  const Json out = Json::parse(ran.out);
+  CHECK(out["prompt_token_ids"].size() + out["outputs"][0]["token_ids"].size() == 20);
+}
+
+TEST_CASE("what is wrong on the command line is found before the model is loaded") {
+  const auto missing = run_nano({"run", tiny(), "--prompts", "/no/such/file"});
+  CHECK(missing.exit_code == 2);
+  CHECK(std::count(missing.err.begin(), missing.err.end(), '\n') == 1);  // no start report
+  const auto many = run_small("run", tiny(), {"--raw", "And", "--max-logprobs", "99999999999"});
+  CHECK(many.exit_code == 2);
+  CHECK(contains(many.err, "--max-logprobs"));
+  CHECK(run_nano({"info", "--params", "7e9", "--gpu-memory-utilization", "5"}).exit_code == 2);
+  const auto huge = run_small(
+      "run", tiny(),
+      {"--raw", "And", "--max-tokens", "2", "--block-size", "2147483647", "--num-gpu-blocks-override", "1"});
+  INFO(huge.err);
+  CHECK(huge.exit_code == 0);
+}
+
+TEST_CASE("perplexity: both means over whole chunks, and what cannot be is refused") {
+  nano::LLM llm(tiny_options());
+  std::string text;
+  for (int i = 0; i < 6; ++i) text += "And God said, Let there be light: and there was light. ";
+  const nano::Perplexity p = nano::measure_perplexity(llm, text, 16);
+  CHECK(p.chunks == int64_t(llm.tokenizer().encode(text).size()) / 16);
+  CHECK(p.tokens == p.chunks * 15);
+  CHECK(p.ppl > 1);
+  CHECK(p.ppl_second_half > 1);
+  CHECK_THROWS_AS(nano::measure_perplexity(llm, text, 3), nano::Error);
+  CHECK_THROWS_AS(nano::measure_perplexity(llm, "And", 16), nano::Error);
+}
