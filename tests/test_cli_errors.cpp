@@ -44,7 +44,11 @@ TEST_CASE("output that cannot be written is an error, and a stderr that cannot b
 }
 
 TEST_CASE("what is wrong in a flag is said before a model is loaded, with the flag's name") {
-  const std::string empty = temporary_file(""), password = temporary_file("root:x:0");
+  const std::string
+      empty = temporary_file(""),
+      password = temporary_file("root:x:0"),
+      no_merges = temporary_file(
+          "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}}, \"decoder\": {\"type\": \"Fuse\"}}");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"run", tiny(), "x", "--trace", ""}, "trace"},
       {{"run", tiny(), "--prompts", ""}, "prompts"},
@@ -63,6 +67,7 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
       {{"run", empty, "x"}, "not a GGUF file"},
       {{"run", password, "x"}, "not a GGUF file"},
       {{"tokenize", password, "x"}, "not a GGUF file"},
+      {{"tokenize", no_merges, "x"}, ": model: key 'merges' is missing"},
       {{"info", tiny(), "--max-model-len", "999999"}, "max_model_len"},
   };
   for (const auto& [command, part] : cases) {
@@ -76,6 +81,7 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
   }
   std::remove(empty.c_str());
   std::remove(password.c_str());
+  std::remove(no_merges.c_str());
 }
 
 TEST_CASE("a request that failed prints nothing on stdout") {
@@ -92,9 +98,9 @@ TEST_CASE("info --params 7B is 7 billion, and a shape beyond counting is refused
   REQUIRE(ran.exit_code == 0);
   CHECK(Json::parse(ran.out)["parameters"] == 7'000'000'000);
   const std::string config = temporary_file(
-      "{\"model_type\": \"llama\", \"vocab_size\": 2000000000, \"hidden_size\": 2000000000, "
-      "\"intermediate_size\": 2000000000, \"num_hidden_layers\": 1000, \"num_attention_heads\": 2, "
-      "\"head_dim\": 1000000000, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5}");
+      "{\"model_type\": \"llama\", \"vocab_size\": 1000000, \"hidden_size\": 16777216, "
+      "\"intermediate_size\": 16777216, \"num_hidden_layers\": 1000, \"num_attention_heads\": 2, "
+      "\"head_dim\": 1024, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5}");
   const auto absurd = run_nano({"info", "--config", config});
   std::remove(config.c_str());
   CHECK(absurd.exit_code == 2);

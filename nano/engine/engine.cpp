@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
@@ -98,7 +99,7 @@ std::vector<SequenceOutput> Engine::step() {
   if (plan.empty()) {
     // Only a fault of ours can leave work undone: say so, and do not spin for ever.
     if (has_work() && ++idle_steps_ == 1000)
-      fmt::print(stderr, "nano: 1000 steps scheduled nothing while {} requests wait\n", scheduler_.num_waiting());
+      std::fprintf(stderr, "nano: 1000 steps scheduled nothing while %zu requests wait\n", scheduler_.num_waiting());
     NANO_CHECK(idle_steps_ < 100000, "the scheduler has work and plans nothing");
     return {};
   }
