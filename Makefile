@@ -2,7 +2,9 @@
 #
 # Flavours live side by side under build/<flavour>/: release, debug, asan, portable (plain AVX2), generic (no AVX).
 SHELL := /bin/bash
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
+endif
 .DELETE_ON_ERROR:
 .SECONDARY:
 
