@@ -66,7 +66,9 @@ class CpuBackend final : public Backend {
     return p;
   }
   int64_t allocated(Memory kind) const override { return allocated_[int(kind)]; }
-  void upload(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
+  void upload(void* to, const void* from, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, size_t(bytes));  // an empty vector has no address
+  }
 
   const PackedLinear* pack(std::span<const QuantLinear* const> parts) override {
     auto linear = std::make_unique<CpuLinear>();
