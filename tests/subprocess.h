@@ -1,7 +1,9 @@
 // Runs a program and keeps what it wrote: the command-line tests look at output and exit code.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,6 +12,8 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "data.h"  // data_path
 
 namespace nano_test {
 
@@ -83,6 +87,13 @@ inline Ran run_nano(const std::vector<std::string>& args, const std::string& inp
   ran.err = take_file(err);
   std::remove(in.c_str());
   return ran;
+}
+
+// The small model of the repository, and two questions that every test of the command line asks.
+inline std::string tiny() { return data_path("../lessons/models/tiny-Q8_0.gguf"); }
+inline int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
 }
 
 }  // namespace nano_test

@@ -10,18 +10,14 @@
 #include "data.h"
 #include "subprocess.h"
 
+using nano_test::contains;
+using nano_test::lines;
 using nano_test::run_nano;
 using nano_test::temporary_file;
+using nano_test::tiny;
 using Json = nlohmann::json;
 
 namespace {
-
-std::string tiny() { return nano_test::data_path("../lessons/models/tiny-Q8_0.gguf"); }
-
-int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // The small run that most tests want: no report, few tokens, reference device.
 std::vector<std::string> run_args(std::vector<std::string> more) {

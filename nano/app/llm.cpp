@@ -1,13 +1,13 @@
 #include "app/llm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
 
 #include "app/dummy_tokenizer.h"  // make_dummy_tokenizer
+#include "base/clock.h"           // steady_seconds
 #include "base/error.h"           // Error
 #include "checkpoint/weights.h"   // read_hf_config
 #include "checkpoint/gguf.h"      // GgufFile
@@ -15,10 +15,6 @@
 namespace nano {
 
 namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string beginning(const std::string& path) {
   char bytes[4];

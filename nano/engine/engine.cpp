@@ -1,25 +1,17 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/clock.h"    // steady_seconds
 #include "base/error.h"    // Error, NANO_CHECK
 #include "base/rng.h"      // random_bits
 #include "core/sampler.h"  // sample, sample_argmax, top_logprobs
 
 namespace nano {
-
-namespace {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 Engine::Engine(const EngineConfig& config, Runner& runner, const KvCache& kv, Backend& backend)
     : config_(config),
@@ -178,8 +170,11 @@ SampledToken Engine::sample_row(const ScheduledSeq& scheduled, int32_t row, std:
     return {id, std::move(logprobs), ""};
   }
   if (!config_.sampler) return sample_argmax(logits, seq.params);
-  std::vector<int32_t> stop_ids = config_.eos_ids;
-  stop_ids.insert(stop_ids.end(), seq.params.stop_token_ids.begin(), seq.params.stop_token_ids.end());
+  std::vector<int32_t> stop_ids;
+  if (seq.num_output_tokens() < seq.params.min_tokens) {  // only then the sampler masks them
+    stop_ids = config_.eos_ids;
+    stop_ids.insert(stop_ids.end(), seq.params.stop_token_ids.begin(), seq.params.stop_token_ids.end());
+  }
   const std::span<const int32_t> tokens(seq.tokens);
   return sample(logits, seq.params,
                 {tokens.first(size_t(seq.num_prompt_tokens)), tokens.subspan(size_t(seq.num_prompt_tokens)),
