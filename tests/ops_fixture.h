@@ -67,24 +67,33 @@ inline QuantLinear random_matrix(const FormatCase& f, int64_t N, int64_t K, uint
 }
 
 // Rounding of Σ w·x in one chain, against another order of summing: partial sums grow like √k, each is rounded to
-// eps/2, so the error is about eps·√K·‖w∘x‖. Where w = s·q − m the two products are added apart: their sizes count.
+// eps/2, so the error is about eps·√K·‖w∘x‖. Where w = s·q − m, or s·(q − z), the two products may be added apart:
+// their sizes count. x is as the products see it, in the matrix's order.
 inline std::vector<double> linear_tolerance(const QuantLinear& w, const std::vector<float>& x, int64_t M) {
   std::vector<float> row(size_t(w.K)), scale(row), minimum(row);
+  std::vector<int32_t> zero(size_t(w.K), 0);
   std::vector<double> tolerance(size_t(M * w.N));
   for (int64_t n = 0; n < w.N; ++n) {
     decode_rows(w, n, 1, row.data());
-    if (w.offset == Offset::minimum) {
+    if (w.source == Source::arrays || w.offset == Offset::minimum) {
       RowParts parts;
-      parts.minimum = minimum.data();
+      parts.scale = scale.data(), parts.minimum = minimum.data(), parts.zero = zero.data();
       read_row(w, n, parts);
-      for (int64_t k = 0; k < w.K; ++k)
-        row[size_t(k)] = std::fabs(row[size_t(k)]) + 2 * std::fabs(minimum[size_t(k / w.group)]);
+      for (int64_t k = 0; k < w.K; ++k) {
+        const size_t g = size_t(k / w.group);
+        const float offset = w.code == Code::int8 ? 128 * scale[g]
+                             : w.offset == Offset::minimum ? minimum[g]
+                                                           : scale[g] * float(zero[g]);
+        row[size_t(k)] = std::fabs(row[size_t(k)]) + 2 * std::fabs(offset);
+      }
     }
     for (int64_t m = 0; m < M; ++m) {
       double squares = 0;
       for (int64_t k = 0; k < w.K; ++k)
         squares += std::pow(double(row[size_t(k)]) * x[size_t(m * w.K + k)], 2);
-      tolerance[size_t(m * w.N + n)] = 4 * 1.2e-7 * std::sqrt(double(w.K)) * std::sqrt(squares) + 1e-30;
+      const double bias = w.bias.empty() ? 0 : std::fabs(double(w.bias[size_t(n)]));  // added last: one rounding
+      tolerance[size_t(m * w.N + n)] =
+          1.2e-7 * (4 * std::sqrt(double(w.K)) * std::sqrt(squares) + bias) + 1e-30;
     }
   }
   return tolerance;

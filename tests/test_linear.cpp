@@ -8,7 +8,8 @@
 
 #include "base/rng.h"  // random_bits
 #include "catch.h"
-#include "checkpoint_files.h"  // read_bytes, error_of, contains
+#include "checkpoint_files.h"   // read_bytes, error_of, contains
+#include "quant/activations.h"  // round_activations
 #include "quant/ggml_blocks.h"
 #include "quant/linear.h"
 
@@ -107,8 +108,8 @@ TEST_CASE("linear: the parts of a row rebuild the decoded row") {
       for (int64_t k = 0; k < K; ++k) {
         const size_t g = size_t(k / w.group), s = supers ? size_t(k / w.super_group) : 0;
         const uint8_t q = codes[size_t(k)];
-        if (!w.code_signed && q >= (1 << w.bits)) ++wrong;
-        float x = w.code_signed ? scale[g] * float(int8_t(q)) : scale[g] * float(int32_t(q) - w.zero);
+        if (w.code == Code::unsigned_bits && q >= (1 << w.bits)) ++wrong;
+        float x = w.code == Code::int8 ? scale[g] * float(int8_t(q)) : scale[g] * float(int32_t(q) - w.zero);
         if (w.offset == Offset::minimum) x -= minimum[g];
         if (!same_bits(x, row[size_t(k)])) ++wrong;
         if (supers && !same_bits(scale[g], super_scale[s] * float(sub_scale[g]))) ++wrong;
@@ -162,6 +163,58 @@ TEST_CASE("linear: dense matrices of three types, unaligned, decode exactly") {
     decode_rows(w, 1, 1, out.data());
     CHECK(out[2] == -0.15625f);
   }
+}
+
+TEST_CASE("FP8 E4M3 rounds to the nearest code, ties to even, and saturates") {
+  // Against a search over all codes; halfway values are exact in float32.
+  std::vector<float> values;
+  for (int c = 0; c < 0x7f; ++c) {
+    CHECK(f32_to_e4m3(e4m3_to_f32(uint8_t(c))) == c);
+    CHECK(f32_to_e4m3(-e4m3_to_f32(uint8_t(c))) == (c | 0x80));
+    if (c < 0x7e) values.push_back((e4m3_to_f32(uint8_t(c)) + e4m3_to_f32(uint8_t(c + 1))) / 2);
+  }
+  for (uint64_t i = 0; i < 2000; ++i) values.push_back(float(std::exp(random_uniform({5, 1}, i) * 16 - 9.5)));
+  int64_t wrong = 0;
+  for (float x : values) {
+    int best = 0;
+    for (int c = 1; c < 0x7f; ++c) {
+      const double d = std::fabs(e4m3_to_f32(uint8_t(c)) - double(x)),
+                   least = std::fabs(e4m3_to_f32(uint8_t(best)) - double(x));
+      if (d < least || (d <= least && c % 2 == 0)) best = c;
+    }
+    wrong += f32_to_e4m3(x) != best;
+  }
+  CHECK(wrong == 0);
+  CHECK(f32_to_e4m3(1e30f) == 0x7e);
+  CHECK(f32_to_e4m3(-INFINITY) == 0xfe);
+  CHECK(std::isnan(e4m3_to_f32(f32_to_e4m3(NAN))));
+}
+
+TEST_CASE("activations: each scheme by hand") {
+  auto rounded = [](std::vector<float> x, ActivationScheme scheme, float scale = 0, int32_t zero = 0) {
+    round_activations(x.data(), int64_t(x.size()), scheme, scale, zero);
+    return x;
+  };
+  std::vector<float> x(33, 0.0f);
+  x[0] = 127, x[1] = 2.5f, x[2] = 3.5f, x[32] = 0.5f;
+  std::vector<float> y =
+      rounded(x, ActivationScheme::int8_per32);  // 32 with scale 1, then one with scale 0.5/127
+  CHECK((y[0] == 127 && y[1] == 2 && y[2] == 4 && y[32] == 0.5f));
+  y = rounded(x, ActivationScheme::int8_per_token);
+  CHECK((y[0] == 127 && y[1] == 2 && y[32] == 0));
+  y = rounded({1.0f, -40.0f, 40.0f, 0.26f}, ActivationScheme::int8_static, 0.25f, 3);
+  CHECK((y[0] == 1 && y[1] == 0.25f * (-128 - 3) && y[2] == 0.25f * (127 - 3) && y[3] == 0.25f));
+  y = rounded({17.0f, -1000.0f, 0.001f}, ActivationScheme::fp8_static, 1.0f);
+  CHECK((y[0] == 16 && y[1] == -448 && y[2] == 0.001953125f));
+  y = rounded({448.0f, 17.0f}, ActivationScheme::fp8_token);
+  CHECK((y[0] == 448 && y[1] == 16));
+  std::vector<float> wide(129, 1.0f);
+  wide[0] = 896, wide[1] = 34, wide[128] = 3;
+  y = rounded(wide, ActivationScheme::fp8_group128);
+  CHECK((y[0] == 896 && y[1] == 32 && y[128] == 3));
+  CHECK(rounded(x, ActivationScheme::none) == x);
+  CHECK(std::isnan(rounded({NAN, 1.0f}, ActivationScheme::int8_per32)[1]));
+  CHECK(std::isnan(rounded({NAN}, ActivationScheme::int8_static, 1.0f)[0]));
 }
 
 TEST_CASE("linear: interleaved rows are read in half-split order") {

@@ -179,32 +179,3 @@ TEST_CASE("int8 activations: extremes, zero rows, tiny values, and NaN shows") {
     CHECK(std::isnan(got[48 + i]));
   }
 }
-
-TEST_CASE("what has no kernel yet is refused by name") {
-  auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
-  auto message = [&](const QuantLinear& w) -> std::string {
-    try {
-      cpu->pack(std::vector<const QuantLinear*>{&w});
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "packed";
-  };
-  auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-  const int32_t order[] = {1, 0};
-  QuantLinear w = random_matrix(all_formats()[3], 16, 32, 10);
-  CHECK(message(w) == "packed");
-  QuantLinear permuted = w, scheme = w, wide = w, bits = w;
-  permuted.permutation = order;
-  scheme.activations = ActivationScheme::int8_per_token;
-  wide.group = 128;
-  bits.bits = 7;
-  for (const QuantLinear* bad : {&permuted, &scheme, &wide, &bits}) {
-    const std::string text = message(*bad);
-    CAPTURE(text);
-    CHECK(has(text, "not supported yet"));
-    CHECK(has(text, "test.weight"));
-  }
-  CHECK(has(message(permuted), "act-order"));
-  CHECK(has(message(wide), "groups of 128"));
-}

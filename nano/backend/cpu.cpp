@@ -113,8 +113,7 @@ class CpuBackend final : public Backend {
   }
 
   void linear(Act out, Act x, int32_t M, const PackedLinear& w, Epilogue epilogue) override {
-    linear_cpu(out.f32(), x.f32(), M, static_cast<const CpuLinear&>(w), epilogue, activations_,
-               linear_scratch_, team_);
+    linear_cpu(out.f32(), x.f32(), M, static_cast<const CpuLinear&>(w), epilogue, linear_scratch_, team_);
   }
 
   void rope_table(float* cos_sin, const int32_t* positions, const float* inv_freq, int32_t T,

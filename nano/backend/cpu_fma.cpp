@@ -18,7 +18,7 @@ namespace {
 
 // out [n][L] = inputs k0 … k0+n−1 of a panel.
 template <int FORMAT>
-void decode_dense(float* out, const uint8_t* panel, int64_t k0, int64_t n) {
+void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n) {
   constexpr DType type = kFormats[FORMAT].dense;
   const uint8_t* w = panel + k0 * kLanes * dtype_bytes(type);
   for (int64_t k = 0; k < n; ++k, w += kLanes * dtype_bytes(type)) {
@@ -29,42 +29,65 @@ void decode_dense(float* out, const uint8_t* panel, int64_t k0, int64_t n) {
   }
 }
 
+// FP8 E4M3 in normal numbers only, so that it holds with denormals flushed: (8·[e>0] + m) · 2^(max(e, 1) − 10).
+F float_of_e4m3(I code) {
+  const I e = bit_and(shift_right(code, 3), set_i(15)), m = bit_and(code, set_i(7));
+  const I power = max_i(e, set_i(1)), implied = sub(set_i(8), shift_left(sub(power, e), 3));
+  const F size = mul(to_float(add(m, implied)), float_of_bits(shift_left(add(power, set_i(117)), 23)));
+  return float_of_bits(bit_or(bits_of(size), shift_left(bit_and(code, set_i(128)), 24)));
+}
+
+// One tile; apart is given for formats whose scales lie apart.
 template <int FORMAT>
-void decode_tile(float* out, const uint8_t* w, F d, F dmin) {
+void decode_tile(float* out, const uint8_t* w, F d, F dmin, ApartScales* apart) {
   constexpr PanelFormat f = kFormats[FORMAT];
   const uint8_t* scales = w + (f.low + f.high) * 4 * kLanes;
   for (int64_t line = 0; line < tile_bytes(f); line += 64) __builtin_prefetch(w + 4096 + line);
   NANO_UNROLL
   for (int j = 0; j < 8; ++j) {
-    UnitScale s = unit_scale<FORMAT>(scales, 4 * j / f.unit, d, dmin);
+    UnitScale s{d, dmin};
+    if constexpr (f.scales == Scales::apart) {
+      if (4 * j % f.unit == 0) apart->enter_unit();
+      s = {apart->scale, apart->minimum};
+    } else {
+      s = unit_scale<FORMAT>(scales, 4 * j / f.unit, d, dmin);
+    }
     I quad = unpack_quad<FORMAT>(w, j);
     NANO_UNROLL
     for (int i = 0; i < 4; ++i) {
       I code = bit_and(shift_right(quad, 8 * i), set_i(255));
       if (f.zero_shift) code = sub(code, set_i(1 << f.zero_shift));
-      F value = mul(s.scale, to_float(code));
-      store(out + (4 * j + i) * kLanes, f.minimum ? sub(value, s.minimum) : value);
+      F value = to_float(code);
+      bool minimum = f.minimum;
+      if constexpr (f.scales == Scales::apart) {
+        value = apart->part.e4m3 ? float_of_e4m3(code) : to_float(sub(code, apart->zero));
+        minimum = apart->part.offset == Offset::minimum;
+      }
+      value = mul(s.scale, value);
+      store(out + (4 * j + i) * kLanes, minimum ? sub(value, s.minimum) : value);
     }
   }
 }
 
 template <int FORMAT>
-void decode_quantized(float* out, const uint8_t* panel, int64_t k0, int64_t n) {
+void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n) {
   constexpr PanelFormat f = kFormats[FORMAT];
   F d = zero_f(), dmin = zero_f();
-  for (int64_t g = k0 / kTile; g < (k0 + n) / kTile; ++g, out += kTile * kLanes) {
+  [[maybe_unused]] ApartScales apart(part, panel, k0 / std::max(f.unit, 1));
+  if (f.scales == Scales::apart) panel += part.apart_bytes;
+  for (int64_t g = k0 / kTile; g < num_tiles(k0 + n); ++g, out += kTile * kLanes) {
     const uint8_t* w = panel + tile_offset(f, g);
-    if (f.two_level) {
+    if (f.scales == Scales::two_level) {
       const uint8_t* super = panel + tile_offset(f, g / kTilesPerSuper * kTilesPerSuper);
       d = load_f16(super);
       if (f.minimum) dmin = load_f16(super + 2 * kLanes);
       if (g % kTilesPerSuper == 0) w += super_bytes(f);
     }
-    decode_tile<FORMAT>(out, w, d, dmin);
+    decode_tile<FORMAT>(out, w, d, dmin, &apart);
   }
 }
 
-using Decode = void (*)(float* out, const uint8_t* panel, int64_t k0, int64_t n);
+using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n);
 
 template <int FORMAT>
 constexpr Decode decoder() {
@@ -123,7 +146,7 @@ void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, c
     const int64_t n = std::min(kChunkK, K - k0);
     for (int p = 0; p < count; ++p) {
       const PackedPart& part = *refs[p].part;
-      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes,
+      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part,
                                      part.panel_data + refs[p].panel * part.panel_bytes, k0, n);
     }
     for (int64_t m = 0, R; m < rows; m += R) {

@@ -1,4 +1,5 @@
-// One linear: quantise the rows if a part wants int8, then let each worker do a contiguous range of panels.
+// One linear: bring a chunk of rows into the forms that the parts want, then let each worker do a contiguous range of
+// panels.
 #include "backend/cpu_linear.h"
 
 #include <algorithm>
@@ -68,8 +69,9 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
 }
 
 struct WorkerScratch {
-  float *acc, *spare,
-      *weights;  // [kPanelsAtOnce][kChunkRows][L], [kChunkRows][L], [kPanelsAtOnce][kChunkK][L]
+  float* acc;      // [kPanelsAtOnce][kChunkRows][L]
+  float* spare;    // [kChunkRows][L]
+  float* weights;  // [kPanelsAtOnce][kChunkK][L]
   static constexpr int64_t kAcc = kChunkRows * kLanes;
   static constexpr int64_t kFloats = (kPanelsAtOnce + 1) * kAcc + kPanelsAtOnce * kChunkK * kLanes;
   WorkerScratch(const LinearScratch& s, int32_t worker)
@@ -82,14 +84,16 @@ struct WorkerScratch {
 template <class Next>
 static LinearScratch lay_out(const Limits& limits, int32_t workers, Next next) {
   LinearScratch s;
-  s.max_tokens = limits.max_tokens;
   s.max_K = limits.max_K;
-  const int64_t tiles = s.max_tokens * ((s.max_K + kTile - 1) / kTile);
-  s.rows.q = reinterpret_cast<int8_t*>(next(tiles * kTile));
-  s.rows.scale = reinterpret_cast<float*>(next(tiles * 4));
-  for (int u = 0; u < 2; ++u) {
-    s.rows.minus_sum[u] = reinterpret_cast<int32_t*>(next(tiles * 4 * (u + 1)));
-    s.rows.minus_scaled_sum[u] = reinterpret_cast<float*>(next(tiles * 4 * (u + 1)));
+  const int64_t tiles = kChunkRows * num_tiles(s.max_K);
+  for (FormRows& form : s.forms) {
+    form.int8.q = reinterpret_cast<int8_t*>(next(tiles * kTile));
+    form.int8.scale = reinterpret_cast<float*>(next(tiles * 4));
+    for (int u = 0; u < 2; ++u) {
+      form.int8.minus_sum[u] = reinterpret_cast<int32_t*>(next(tiles * 4 * (u + 1)));
+      form.int8.minus_scaled_sum[u] = reinterpret_cast<float*>(next(tiles * 4 * (u + 1)));
+    }
+    form.moved = reinterpret_cast<float*>(next(kChunkRows * s.max_K * 4));
   }
   s.worker = reinterpret_cast<float*>(next(workers * WorkerScratch::kFloats * 4));
   return s;
@@ -112,44 +116,72 @@ LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* mem
   });
 }
 
+// Rows begin … end−1 of a chunk of `rows` rows at x, in the form that a part asks for.
+static void prepare(const FormRows& out, const float* x, int64_t begin, int64_t end, int64_t rows, int64_t K,
+                    const InputForm& form) {
+  if (form.moves()) {
+    for (int64_t m = begin; m < end; ++m) {
+      float* to = out.moved + m * K;
+      std::copy_n(x + m * K, K, to);
+      for (size_t k = 0; k < form.permutation.size(); ++k) to[k] = x[m * K + form.permutation[k]];
+      if (!is_int8(form.scheme)) round_activations(to, K, form.scheme, form.scale, form.zero);
+    }
+    x = out.moved;
+  }
+  if (is_int8(form.scheme)) quantize_rows(out.int8, x, begin, end, rows, K, form);
+}
+
+// Jobs begin … end−1 for one chunk of rows; x and out are at the chunk's first row.
+static void do_jobs(float* out, const float* x, int64_t rows, const Jobs& jobs, int64_t begin, int64_t end,
+                    Epilogue epilogue, const LinearScratch& scratch, const WorkerScratch& mine) {
+  const int64_t K = jobs.w.K, halves = jobs.pair ? 2 : 1, step = kPanelsAtOnce / halves;
+  for (int64_t job = begin; job < end; job += step) {
+    const int64_t last = std::min(job + step, end);
+    PanelRef floats[kPanelsAtOnce];
+    int num_floats = 0, form = 0;
+    auto run_floats = [&] {
+      const float* in = jobs.w.forms[size_t(form)].moves() ? scratch.forms[form].moved : x;
+      if (num_floats > 0) fma_panels(floats, num_floats, mine.weights, mine.spare, in, rows, K);
+      num_floats = 0;
+    };
+    for (int64_t i = 0; i < (last - job) * halves; ++i) {
+      const Jobs::Place at = jobs.place(job + i / halves, int(i % halves));
+      const PanelRef ref{at.part, at.panel, mine.acc + i * WorkerScratch::kAcc};
+      if (is_int8(jobs.w.forms[size_t(at.part->form)].scheme)) {
+        dot_panel(ref, scratch.forms[at.part->form].int8, rows, K);
+        continue;
+      }
+      if (at.part->form != form) run_floats();
+      form = at.part->form;
+      floats[num_floats++] = ref;
+    }
+    run_floats();
+    for (int64_t j = job; j < last; ++j) {
+      const float* acc = mine.acc + (j - job) * halves * WorkerScratch::kAcc;
+      finish(out, jobs, j, acc, acc + WorkerScratch::kAcc, rows, epilogue);
+    }
+  }
+}
+
 void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue,
-                ActivationDtype activations, const LinearScratch& scratch, Team& team) {
-  NANO_CHECK(M <= scratch.max_tokens && w.K <= scratch.max_K,
-             "reserve() came first and was told of this size");
+                const LinearScratch& scratch, Team& team) {
+  NANO_CHECK(w.K <= scratch.max_K, "reserve() came first and was told of this size");
   const Jobs jobs(w, epilogue);
-  if (w.has_unit[0] || w.has_unit[1]) {
-    team.each((M + 7) / 8, [&](int64_t begin, int64_t end, int32_t) {
-      quantize_rows(scratch.rows, x, begin * 8, std::min<int64_t>(end * 8, M) - begin * 8, M, w.K,
-                    w.has_unit);
+  bool prepares = false;
+  for (const InputForm& form : w.forms) prepares |= form.moves() || is_int8(form.scheme);
+  for (int64_t row0 = 0; row0 < M;
+       row0 += kChunkRows, x += kChunkRows * w.K, out += kChunkRows * jobs.width) {
+    const int64_t rows = std::min<int64_t>(kChunkRows, M - row0);
+    if (prepares) {
+      team.each((rows + 7) / 8, [&](int64_t begin, int64_t end, int32_t) {
+        for (size_t i = 0; i < w.forms.size(); ++i)
+          prepare(scratch.forms[i], x, begin * 8, std::min(end * 8, rows), rows, w.K, w.forms[i]);
+      });
+    }
+    team.each(jobs.count, [&](int64_t begin, int64_t end, int32_t worker) {
+      do_jobs(out, x, rows, jobs, begin, end, epilogue, scratch, WorkerScratch(scratch, worker));
     });
   }
-  const int halves = jobs.pair ? 2 : 1;
-  const int64_t step = kPanelsAtOnce / halves;
-  team.each(jobs.count, [&](int64_t begin, int64_t end, int32_t worker) {
-    const WorkerScratch mine(scratch, worker);
-    for (int64_t row0 = 0; row0 < M; row0 += kChunkRows) {
-      const int64_t rows = std::min<int64_t>(kChunkRows, M - row0);
-      for (int64_t job = begin; job < end; job += step) {
-        PanelRef floats[kPanelsAtOnce];
-        int num_floats = 0;
-        const int64_t last = std::min(job + step, end);
-        for (int64_t i = 0; i < (last - job) * halves; ++i) {
-          const Jobs::Place at = jobs.place(job + i / halves, int(i % halves));
-          const PanelRef ref{at.part, at.panel, mine.acc + i * WorkerScratch::kAcc};
-          if (activations == ActivationDtype::float32 || at.part->format >= kFirstDense)
-            floats[num_floats++] = ref;
-          else
-            dot_panel(ref, scratch.rows, row0, rows, M, w.K);
-        }
-        if (num_floats > 0)
-          fma_panels(floats, num_floats, mine.weights, mine.spare, x + row0 * w.K, rows, w.K);
-        for (int64_t j = job; j < last; ++j) {
-          const float* acc = mine.acc + (j - job) * halves * WorkerScratch::kAcc;
-          finish(out + row0 * jobs.width, jobs, j, acc, acc + WorkerScratch::kAcc, rows, epilogue);
-        }
-      }
-    }
-  });
 }
 
 }  // namespace nano

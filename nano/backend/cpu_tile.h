@@ -30,7 +30,7 @@ struct UnitScale {
 template <int FORMAT>
 inline UnitScale unit_scale(const uint8_t* scales, int unit, F d, F dmin) {
   constexpr PanelFormat f = kFormats[FORMAT];
-  if constexpr (!f.two_level) {
+  if constexpr (f.scales == Scales::in_tile) {
     return {load_f16(scales), f.minimum ? load_f16(scales + (f.minimum ? 2 * kLanes : 0)) : d};
   } else if constexpr (f.minimum && f.unit == 16) {
     I both = load_u8(scales + unit * kLanes);
@@ -41,6 +41,49 @@ inline UnitScale unit_scale(const uint8_t* scales, int unit, F d, F dmin) {
     return {mul(d, to_float(load_i8(scales + unit * kLanes))), minimum};
   }
 }
+
+inline F load_scale(const uint8_t* p, DType t) {
+  if (t == DType::f16) return load_f16(p);
+  return t == DType::bf16 ? load_bf16(p) : load(reinterpret_cast<const float*>(p));
+}
+
+// Walks the scales of a panel that lie apart, unit by unit; a group is one or more units.
+struct ApartScales {
+  ApartScales(const PackedPart& part, const uint8_t* panel, int64_t unit)
+      : part(part), at(panel), zero(set_i(part.zero)) {
+    const int64_t size = dtype_bytes(part.scale_dtype) * kLanes, into = unit % part.units_per_group;
+    at += unit / part.units_per_group *
+          (size * (part.offset == Offset::minimum ? 2 : 1) + (part.zeros ? kLanes : 0));
+    if (into == 0) return;
+    read();
+    left = part.units_per_group - into;
+  }
+  void enter_unit() {
+    if (left == 0) {
+      read();
+      left = part.units_per_group;
+    }
+    --left;
+  }
+  void read() {
+    auto take = [&] {
+      const F v = load_scale(at, part.scale_dtype);
+      at += dtype_bytes(part.scale_dtype) * kLanes;
+      return v;
+    };
+    scale = take();
+    if (part.offset == Offset::minimum) minimum = take();
+    if (!part.zeros) return;
+    zero = load_u8(at);
+    at += kLanes;
+  }
+
+  const PackedPart& part;
+  const uint8_t* at;
+  int64_t left = 0;
+  F scale = zero_f(), minimum = zero_f();
+  I zero;
+};
 
 }  // namespace
 }  // namespace nano

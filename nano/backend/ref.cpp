@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"     // Backend
 #include "backend/ref_linear.h"  // RefLinear, ref_matmul, ref_dot
+#include "quant/activations.h"  // check_scheme
 #include "base/error.h"          // Error, NANO_CHECK
 
 namespace nano {
@@ -52,8 +53,8 @@ class RefBackend final : public Backend {
     auto linear = std::make_unique<RefLinear>();
     for (const QuantLinear* w : parts) {
       NANO_CHECK(w->K == parts[0]->K, "parts of one linear read the same input");
-      if (!w->permutation.empty() || w->activations != ActivationScheme::none)
-        throw Error("input permutations and activation schemes are not supported yet", w->name);
+      if (w->source == Source::arrays) check_arrays(*w);
+      check_scheme(*w);
       linear->parts.push_back(*w);
       linear->N += w->N;
       linear->bytes += w->file_bytes();

@@ -1,7 +1,8 @@
 #include "backend/ref_linear.h"
 
-#include <algorithm>
-#include <cmath>
+#include <vector>
+
+#include "quant/activations.h"  // scheme_of, round_activations
 
 namespace nano {
 
@@ -18,18 +19,13 @@ float ref_dot(const float* a, const float* b, int64_t n) {
 
 namespace {
 
-// What int8 activations do to x: per row and 32 inputs, q = round(x / d) with d = max|x| / 127, back to d·q.
-std::vector<float> rounded_to_int8(const float* x, int32_t M, int64_t K) {
-  std::vector<float> out(size_t(M * K));
-  for (int64_t row = 0; row < M; ++row) {
-    for (int64_t begin = 0; begin < K; begin += 32) {
-      const int64_t end = std::min(begin + 32, K);
-      float largest = 0;
-      for (int64_t k = begin; k < end; ++k) largest = std::max(largest, std::fabs(x[row * K + k]));
-      const float d = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
-      for (int64_t k = begin; k < end; ++k)
-        out[size_t(row * K + k)] = d * std::nearbyint(x[row * K + k] * inverse);
-    }
+// The rows as the matrix takes them: inputs in its order, rounded as its scheme says.
+std::vector<float> prepared(const float* x, int32_t M, const QuantLinear& w, ActivationScheme scheme) {
+  std::vector<float> out(x, x + int64_t(M) * w.K);
+  for (int64_t m = 0; m < M; ++m) {
+    float* row = out.data() + m * w.K;
+    for (size_t k = 0; k < w.permutation.size(); ++k) row[k] = x[m * w.K + w.permutation[k]];
+    round_activations(row, w.K, scheme, w.activation_scale, w.activation_zero);
   }
   return out;
 }
@@ -38,10 +34,11 @@ std::vector<float> rounded_to_int8(const float* x, int32_t M, int64_t K) {
 
 void ref_matmul(float* y, int64_t stride, const float* x, int32_t M, const QuantLinear& w,
                 ActivationDtype activations) {
-  std::vector<float> rounded, row(size_t(w.K));
-  if (activations == ActivationDtype::int8 && w.source != Source::dense) {
-    rounded = rounded_to_int8(x, M, w.K);
-    x = rounded.data();
+  std::vector<float> rows, row(size_t(w.K));
+  const ActivationScheme scheme = scheme_of(w, activations == ActivationDtype::int8);
+  if (scheme != ActivationScheme::none || !w.permutation.empty()) {
+    rows = prepared(x, M, w, scheme);
+    x = rows.data();
   }
   for (int64_t n = 0; n < w.N; ++n) {
     decode_rows(w, n, 1, row.data());

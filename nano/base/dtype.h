@@ -81,6 +81,16 @@ inline float e4m3_to_f32(uint8_t b) {
   return bits_f32(sign | f32_bits(float(mantissa) * 0.001953125f));  // mantissa · 2^-9
 }
 
+inline uint8_t f32_to_e4m3(float x) {  // to nearest, ties to even; saturates at 448; NaN stays NaN
+  uint32_t u = f32_bits(x), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return uint8_t(sign | 0x7fu);
+  if (a >= 0x43e00000u) return uint8_t(sign | 0x7eu);  // 448 and above
+  if (a >= 0x3c800000u)                                // normal: 2^-6 and above
+    return uint8_t(sign | ((a - 0x3c000000u + 0x7ffffu + ((a >> 20) & 1)) >> 20));
+  // Subnormal: adding 2^14 leaves the value in units of 2^-9 in the low bits, rounded by the adder.
+  return uint8_t(sign | (f32_bits(bits_f32(a) + 16384.0f) - 0x46800000u));
+}
+
 // Element i of an array of floating-point type t, as float32.
 inline float load_f32(const void* p, DType t, int64_t i) {
   uint16_t h;

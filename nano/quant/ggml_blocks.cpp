@@ -140,17 +140,17 @@ void unpack_q6_k(const uint8_t* b, BlockParts& out) {
 }
 
 constexpr BlockFormat kFormats[] = {
-    // source, name, elems, bytes, bits, group, signed, offset, zero, unpack
-    {Source::q4_0, "Q4_0", 32, 18, 4, 32, false, Offset::integer, 8, unpack_q4_0},
-    {Source::q4_1, "Q4_1", 32, 20, 4, 32, false, Offset::minimum, 0, unpack_q4_1},
-    {Source::q5_0, "Q5_0", 32, 22, 5, 32, false, Offset::integer, 16, unpack_q5_0},
-    {Source::q5_1, "Q5_1", 32, 24, 5, 32, false, Offset::minimum, 0, unpack_q5_1},
-    {Source::q8_0, "Q8_0", 32, 34, 8, 32, true, Offset::none, 0, unpack_q8_0},
-    {Source::q2_k, "Q2_K", 256, 84, 2, 16, false, Offset::minimum, 0, unpack_q2_k},
-    {Source::q3_k, "Q3_K", 256, 110, 3, 16, false, Offset::integer, 4, unpack_q3_k},
-    {Source::q4_k, "Q4_K", 256, 144, 4, 32, false, Offset::minimum, 0, unpack_q4_k},
-    {Source::q5_k, "Q5_K", 256, 176, 5, 32, false, Offset::minimum, 0, unpack_q5_k},
-    {Source::q6_k, "Q6_K", 256, 210, 6, 16, false, Offset::integer, 32, unpack_q6_k},
+    // source, name, elems, bytes, bits, group, code, offset, zero, unpack
+    {Source::q4_0, "Q4_0", 32, 18, 4, 32, Code::unsigned_bits, Offset::integer, 8, unpack_q4_0},
+    {Source::q4_1, "Q4_1", 32, 20, 4, 32, Code::unsigned_bits, Offset::minimum, 0, unpack_q4_1},
+    {Source::q5_0, "Q5_0", 32, 22, 5, 32, Code::unsigned_bits, Offset::integer, 16, unpack_q5_0},
+    {Source::q5_1, "Q5_1", 32, 24, 5, 32, Code::unsigned_bits, Offset::minimum, 0, unpack_q5_1},
+    {Source::q8_0, "Q8_0", 32, 34, 8, 32, Code::int8, Offset::none, 0, unpack_q8_0},
+    {Source::q2_k, "Q2_K", 256, 84, 2, 16, Code::unsigned_bits, Offset::minimum, 0, unpack_q2_k},
+    {Source::q3_k, "Q3_K", 256, 110, 3, 16, Code::unsigned_bits, Offset::integer, 4, unpack_q3_k},
+    {Source::q4_k, "Q4_K", 256, 144, 4, 32, Code::unsigned_bits, Offset::minimum, 0, unpack_q4_k},
+    {Source::q5_k, "Q5_K", 256, 176, 5, 32, Code::unsigned_bits, Offset::minimum, 0, unpack_q5_k},
+    {Source::q6_k, "Q6_K", 256, 210, 6, 16, Code::unsigned_bits, Offset::integer, 32, unpack_q6_k},
 };
 
 }  // namespace

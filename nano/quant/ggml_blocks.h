@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "quant/linear.h"  // Source, Offset
+#include "quant/linear.h"  // Source, Code, Offset
 
 namespace nano {
 
@@ -27,7 +27,7 @@ struct BlockFormat {
   int64_t elems, bytes;
   int bits;
   int64_t group;
-  bool code_signed;
+  Code code;
   Offset offset;
   int32_t zero;
   void (*unpack)(const uint8_t* block, BlockParts& out);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/dtype.h"         // load_f32, e4m3_to_f32
 #include "base/error.h"         // Error, NANO_CHECK
 #include "quant/ggml_blocks.h"  // BlockFormat, BlockParts
 
@@ -34,20 +35,38 @@ float group_minimum(const BlockFormat& f, const BlockParts& p, int64_t g) {
   return f.two_level() ? p.minimum * float(p.sub_minimum[g]) : p.minimum;
 }
 
-// w = s·q, s·(q − z) or s·q − m, each step rounded to float32 as gguf-py does.
-void decode_block(const BlockFormat& f, const BlockParts& p, float* out) {
-  for (int64_t g = 0; g < f.elems / f.group; ++g) {
-    const float s = group_scale(f, p, g);
-    const uint8_t* q = p.codes + g * f.group;
-    float* o = out + g * f.group;
-    if (f.code_signed) {
-      for (int64_t i = 0; i < f.group; ++i) o[i] = s * float(int8_t(q[i]));
-    } else if (f.offset == Offset::minimum) {
-      const float m = group_minimum(f, p, g);
-      for (int64_t i = 0; i < f.group; ++i) o[i] = s * float(q[i]) - m;
-    } else {
-      for (int64_t i = 0; i < f.group; ++i) o[i] = s * float(int32_t(q[i]) - f.zero);
-    }
+// w = s·q, s·(q − z) or s·q − m for the n codes of one group, each step rounded to float32 as the tools do.
+void decode_group(float* out, const uint8_t* q, int64_t n, Code code, Offset offset, float s, float m,
+                  int32_t z) {
+  if (code == Code::int8)
+    for (int64_t i = 0; i < n; ++i) out[i] = s * float(int8_t(q[i]));
+  else if (code == Code::e4m3)
+    for (int64_t i = 0; i < n; ++i) out[i] = s * e4m3_to_f32(q[i]);
+  else if (offset == Offset::minimum)
+    for (int64_t i = 0; i < n; ++i) out[i] = s * float(q[i]) - m;
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = s * float(int32_t(q[i]) - z);
+}
+
+void read_arrays_row(const QuantLinear& w, int64_t n, const RowParts& out) {
+  const int64_t groups = w.num_groups(), first = n / w.rows_per_scale * groups;
+  if (out.codes) std::copy_n(row_bytes_of(w, n), w.K, out.codes);
+  for (int64_t g = 0; g < groups; ++g) {
+    if (out.scale) out.scale[g] = load_f32(w.scales, w.dtype, first + g);
+    if (out.minimum && w.minima) out.minimum[g] = load_f32(w.minima, w.dtype, first + g);
+    if (out.zero && w.offset == Offset::integer) out.zero[g] = w.zeros ? w.zeros[first + g] : w.zero;
+  }
+}
+
+void decode_arrays_row(const QuantLinear& w, int64_t n, float* out) {
+  const uint8_t* codes = row_bytes_of(w, n);
+  const int64_t first = n / w.rows_per_scale * w.num_groups();
+  for (int64_t g = 0; g < w.num_groups(); ++g) {
+    const int64_t k = g * w.group;
+    decode_group(out + k, codes + k, std::min(w.group, w.K - k), w.code, w.offset,
+                 load_f32(w.scales, w.dtype, first + g),
+                 w.minima ? load_f32(w.minima, w.dtype, first + g) : 0.0f,
+                 w.zeros ? w.zeros[first + g] : w.zero);
   }
 }
 
@@ -69,6 +88,7 @@ void decode_dense_row(const uint8_t* row, DType dtype, int64_t K, float* out) {
 void read_row(const QuantLinear& w, int64_t n, const RowParts& out) {
   NANO_CHECK(w.source != Source::dense, "read_row is for block formats");
   NANO_CHECK(n >= 0 && n < w.N, "row index");
+  if (w.source == Source::arrays) return read_arrays_row(w, n, out);
   const BlockFormat& f = block_format(w.source);
   const uint8_t* block = row_bytes_of(w, n);
   const int64_t groups = f.elems / f.group;
@@ -80,6 +100,7 @@ void read_row(const QuantLinear& w, int64_t n, const RowParts& out) {
     for (int64_t g = 0; g < groups; ++g) {
       if (out.scale) out.scale[b * groups + g] = group_scale(f, p, g);
       if (out.minimum && has_minimum) out.minimum[b * groups + g] = group_minimum(f, p, g);
+      if (out.zero && f.offset == Offset::integer) out.zero[b * groups + g] = f.zero;
     }
     if (!f.two_level()) continue;
     if (out.super_scale) out.super_scale[b] = p.scale;
@@ -97,20 +118,56 @@ void decode_rows(const QuantLinear& w, int64_t begin, int64_t count, float* out)
       decode_dense_row(row, w.dtype, w.K, out);
       continue;
     }
+    if (w.source == Source::arrays) {
+      decode_arrays_row(w, n, out);
+      continue;
+    }
     const BlockFormat& f = block_format(w.source);
     BlockParts p;
     for (int64_t b = 0; b < w.K / f.elems; ++b) {
       f.unpack(row + b * f.bytes, p);
-      decode_block(f, p, out + b * f.elems);
+      for (int64_t g = 0; g < f.elems / f.group; ++g)
+        decode_group(out + b * f.elems + g * f.group, p.codes + g * f.group, f.group, f.code, f.offset,
+                     group_scale(f, p, g), group_minimum(f, p, g), f.zero);
     }
   }
 }
 
-const char* source_name(const QuantLinear& w) {
-  return w.source == Source::dense ? dtype_name(w.dtype) : block_format(w.source).name;
+std::string source_name(const QuantLinear& w) {
+  if (w.source == Source::dense) return dtype_name(w.dtype);
+  if (w.source != Source::arrays) return block_format(w.source).name;
+  return (w.code == Code::e4m3 ? dtype_name(DType::e4m3) : "int" + std::to_string(w.bits)) +
+         (w.group >= w.K ? "" : " group " + std::to_string(w.group));
 }
 
 double bits_per_weight(const QuantLinear& w) { return double(w.row_bytes) * 8.0 / double(w.K); }
+
+void check_arrays(const QuantLinear& w) {
+  check_extent(w.name, w.N, w.K, 1, w.K);
+  auto refuse = [&](const std::string& what) { throw Error("quantised matrix: " + what, w.name); };
+  if (w.source != Source::arrays || w.data == nullptr || w.scales == nullptr) refuse("no codes or no scales");
+  if (w.row_bytes != w.K) refuse("a row has one byte a code");
+  const bool eight = w.code != Code::unsigned_bits;
+  if (eight ? w.bits != 8 : w.bits < 2 || w.bits > 8 || w.bits == 7)
+    refuse("codes of " + std::to_string(w.bits) + " bits");
+  if (w.group <= 0 || (w.group % 16 != 0 && w.group < w.K))
+    refuse("groups of " + std::to_string(w.group) + " (a multiple of 16, or whole rows)");
+  if (w.super_group != 0) refuse("two-level scales are for GGML's formats");
+  if (w.dtype != DType::f32 && w.dtype != DType::f16 && w.dtype != DType::bf16)
+    refuse(std::string("scales of type ") + dtype_name(w.dtype));
+  if ((w.offset == Offset::minimum) != (w.minima != nullptr) || (w.zeros && w.offset != Offset::integer) ||
+      (eight && w.offset != Offset::none) || w.zero < 0 || w.zero > 255)
+    refuse("offsets that do not fit the codes");
+  if (w.rows_per_scale < 1) refuse("rows per scale");
+  if (!w.permutation.empty()) {
+    std::vector<bool> seen(size_t(w.K), false);
+    if (int64_t(w.permutation.size()) != w.K) refuse("a permutation of another length");
+    for (int32_t k : w.permutation) {
+      if (k < 0 || k >= w.K || seen[size_t(k)]) refuse("a permutation that repeats or leaves out an input");
+      seen[size_t(k)] = true;
+    }
+  }
+}
 
 QuantLinear describe_dense(std::string name, const void* data, DType dtype, int64_t N, int64_t K) {
   if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)
@@ -146,7 +203,7 @@ QuantLinear describe_blocks(std::string name, const uint8_t* data, int64_t bytes
   w.data = data;
   w.row_bytes = row_bytes;
   w.bits = f.bits;
-  w.code_signed = f.code_signed;
+  w.code = f.code;
   w.dtype = DType::f16;
   w.group = f.group;
   w.super_group = f.two_level() ? f.elems : 0;

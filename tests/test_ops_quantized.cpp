@@ -1,0 +1,284 @@
+// linear on cpu against ref over synthetic matrices that cross every field of QuantLinear: codes, groups, scales,
+// offsets, permutations and roundings of the inputs, also those that no file format of today combines.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"  // make_ref_backend, make_cpu_backend
+#include "base/error.h"       // Error
+#include "catch.h"
+#include "ops_fixture.h"        // Random, linear_tolerance, cpu_backend, act
+#include "quant/activations.h"  // scheme_of, round_activations
+
+using namespace nano;
+using namespace nano_test;
+
+namespace {
+
+struct Field {
+  Code code;
+  int bits;
+  Offset offset;
+  bool zeros;  // a zero point per row and group
+};
+const Field kFields[] = {
+    {Code::unsigned_bits, 2, Offset::integer, true},
+    {Code::unsigned_bits, 2, Offset::minimum, false},
+    {Code::unsigned_bits, 3, Offset::integer, false},
+    {Code::unsigned_bits, 3, Offset::integer, true},
+    {Code::unsigned_bits, 3, Offset::minimum, false},
+    {Code::unsigned_bits, 4, Offset::integer, false},
+    {Code::unsigned_bits, 4, Offset::integer, true},
+    {Code::unsigned_bits, 4, Offset::minimum, false},
+    {Code::unsigned_bits, 5, Offset::integer, true},
+    {Code::unsigned_bits, 5, Offset::minimum, false},
+    {Code::unsigned_bits, 6, Offset::integer, true},
+    {Code::unsigned_bits, 6, Offset::minimum, false},
+    {Code::unsigned_bits, 8, Offset::integer, true},
+    {Code::unsigned_bits, 8, Offset::minimum, false},
+    {Code::int8, 8, Offset::none, false},
+    {Code::e4m3, 8, Offset::none, false},
+};
+constexpr DType kScales[] = {DType::f16, DType::bf16, DType::f32};
+constexpr ActivationScheme kSchemes[] = {ActivationScheme::none,           ActivationScheme::int8_per32,
+                                         ActivationScheme::int8_per_token, ActivationScheme::int8_static,
+                                         ActivationScheme::fp8_static,     ActivationScheme::fp8_token,
+                                         ActivationScheme::fp8_group128};
+
+bool fits(const Field& f, ActivationScheme scheme) { return !(f.code == Code::e4m3 && is_int8(scheme)); }
+
+// Bytes: codes [N, K], then scales, minima and zeros [rows of scales, groups].
+QuantLinear synthetic(const Field& f, int64_t N, int64_t K, int64_t group, DType scale,
+                      int64_t rows_per_scale, Random& random) {
+  QuantLinear w;
+  w.name = "test.weight";
+  w.N = N, w.K = K, w.group = group, w.dtype = scale, w.row_bytes = K, w.rows_per_scale = rows_per_scale;
+  w.source = Source::arrays;
+  w.code = f.code, w.bits = f.bits, w.offset = f.offset;
+  const int64_t values = (N + rows_per_scale - 1) / rows_per_scale * w.num_groups(),
+                size = dtype_bytes(scale);
+  auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(N * K + values * (2 * size + 1)));
+  uint8_t *codes = bytes->data(), *scales = codes + N * K, *minima = scales + values * size,
+          *zeros = minima + values * size;
+  for (int64_t i = 0; i < N * K; ++i) {
+    codes[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
+    if (f.code == Code::e4m3 && (codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
+  }
+  for (int64_t i = 0; i < values; ++i) {
+    store_f32(scales, scale, i, 0.05f * random.normal());
+    store_f32(minima, scale, i, 0.3f * random.normal());
+    zeros[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
+  }
+  w.data = codes, w.scales = scales;
+  if (f.offset == Offset::minimum) w.minima = minima;
+  if (f.zeros) w.zeros = zeros;
+  if (f.offset == Offset::integer && !f.zeros) w.zero = 1 << (f.bits - 1);
+  w.owned = bytes;
+  return w;
+}
+
+std::vector<int32_t> shuffled(int64_t K, Random& random) {
+  std::vector<int32_t> order(static_cast<size_t>(K));
+  for (int64_t k = 0; k < K; ++k) order[size_t(k)] = int32_t(k);
+  std::shuffle(order.begin(), order.end(), random.engine);
+  return order;
+}
+
+std::vector<float> run(Backend& b, const std::vector<const QuantLinear*>& parts, const std::vector<float>& x,
+                       int32_t M) {
+  const PackedLinear* packed = b.pack(parts);
+  std::vector<float> out(size_t(M * packed->N));
+  b.step(M, [&] { b.linear(act(out), act(x), M, *packed, Epilogue::store); });
+  return out;
+}
+
+Limits limits(int64_t K) {
+  Limits l;
+  l.max_tokens = 80;
+  l.max_K = K, l.max_N = 64;
+  l.H = l.KVH = 1, l.D = 8;
+  return l;
+}
+
+int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
+                const std::vector<double>& tolerance) {
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += !(std::fabs(double(a[i]) - double(b[i])) <= tolerance[i]);
+  return n;
+}
+
+// The rows that the products see, for the bound on rounding: with a zero point s·q and s·z are added apart.
+std::vector<float> seen_rows(const QuantLinear& w, const std::vector<float>& x, int64_t M, bool int8) {
+  std::vector<float> out(x);
+  for (int64_t m = 0; m < M; ++m) {
+    for (size_t k = 0; k < w.permutation.size(); ++k)
+      out[size_t(m * w.K) + k] = x[size_t(m * w.K + w.permutation[k])];
+    round_activations(&out[size_t(m * w.K)], w.K, scheme_of(w, int8), w.activation_scale, w.activation_zero);
+  }
+  for (float& v : out) v = std::fabs(v) + w.activation_scale * std::fabs(float(w.activation_zero));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutations × activations") {
+  constexpr int32_t M = 5;
+  uint32_t seed = 0;
+  int64_t cases = 0, wrong = 0, unseen_faults = 0;
+  for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
+    for (int64_t K : {96, 100, 330}) {
+      auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 2, limits(K));
+      for (const Field& field : kFields)
+        for (int64_t group : {int64_t(16), int64_t(32), int64_t(48), int64_t(128), K})
+          for (DType scale : kScales)
+            for (bool permuted : {false, true})
+              for (ActivationScheme scheme : kSchemes) {
+                if (!fits(field, scheme)) continue;
+                Random random(++seed);
+                const int64_t N = 17, rows_per_scale = seed % 5 == 0 ? 8 : seed % 7 == 0 ? N : 1;
+                QuantLinear w = synthetic(field, N, K, group, scale, rows_per_scale, random);
+                if (permuted) w.permutation = shuffled(K, random);
+                w.activations = scheme;
+                w.activation_scale = 0.02f;  // of ±2.5: some inputs saturate
+                if (scheme == ActivationScheme::int8_static) w.activation_zero = int32_t(seed % 21) - 10;
+                if (seed % 3 == 0) w.bias = random.normals(N);
+                const std::vector<float> x = random.normals(M * K);
+                const bool int8 = flag == ActivationDtype::int8;
+                const std::vector<double> tolerance = linear_tolerance(w, seen_rows(w, x, M, int8), M);
+                const std::vector<float> got = run(*cpu, {&w}, x, M);
+                const int64_t bad = outside(got, run(*ref, {&w}, x, M), tolerance);
+                if (bad != 0) {
+                  CAPTURE(seed, source_name(w), K, group, int(scale), int(scheme), int(flag), permuted,
+                          int(field.offset), field.zeros);
+                  CHECK(bad == 0);
+                }
+                ++cases;
+                wrong += bad;
+                // A changed code of the last input is seen.
+                uint8_t& code = (*w.owned)[size_t(K - 1)];
+                code =
+                    field.code == Code::e4m3 ? uint8_t(code ^ 0x80) | 0x40 : code ^ (1u << (field.bits - 1));
+                unseen_faults += outside(got, run(*ref, {&w}, x, M), tolerance) == 0;
+              }
+    }
+  }
+  CHECK(cases == 2 * 3 * 5 * 3 * 2 * (15 * 7 + 4));
+  CHECK(wrong == 0);
+  // Where the last input is rounded to 0, or its scale is next to nothing, the fault has no effect.
+  CAPTURE(unseen_faults, cases);
+  CHECK(unseen_faults < cases / 50);
+}
+
+TEST_CASE("a row of a synthetic matrix has the same bits for every M and number of threads") {
+  constexpr int32_t kRows = 67;
+  const int64_t K = 100, N = 33;
+  uint32_t seed = 40000;
+  for (const Field& field : kFields)
+    for (ActivationScheme scheme : kSchemes) {
+      if (!fits(field, scheme)) continue;
+      Random random(++seed);
+      QuantLinear w = synthetic(field, N, K, 48, DType::bf16, 1, random);
+      w.permutation = shuffled(K, random);
+      w.activations = scheme;
+      w.activation_scale = 0.02f;
+      const std::vector<float> x = random.normals(kRows * K);
+      auto one = cpu_backend(ActivationDtype::float32, 1, limits(K)),
+           two = cpu_backend(ActivationDtype::float32, 2, limits(K));
+      const std::vector<float> all = run(*two, {&w}, x, kRows);
+      int64_t wrong = 0;
+      for (int32_t M : {1, 2, 3, 7, 64, 66}) {
+        const std::vector<float> some(x.end() - M * K, x.end()), got = run(*one, {&w}, some, M);
+        wrong += std::memcmp(got.data(), all.data() + (kRows - M) * N, got.size() * 4) != 0;
+      }
+      CAPTURE(seed, source_name(w), int(scheme));
+      CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("q, k and v may have formats, permutations and roundings of their own") {
+  const int64_t K = 96;
+  const int32_t M = 70;  // more than one chunk of rows
+  Random random(9);
+  QuantLinear q = synthetic(kFields[6], 20, K, 32, DType::f16, 1, random),
+              k = synthetic(kFields[14], 16, K, K, DType::f32, 1, random),
+              v = synthetic(kFields[15], 17, K, 32, DType::bf16, 17, random);
+  q.permutation = shuffled(K, random);
+  k.activations = ActivationScheme::int8_per_token;
+  v.activations = ActivationScheme::fp8_token;
+  const std::vector<float> x = random.normals(M * K);
+  for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
+    auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 2, limits(K));
+    const std::vector<float> together = run(*cpu, {&q, &k, &v}, x, M), oracle = run(*ref, {&q, &k, &v}, x, M);
+    double largest = 0, error = 0;
+    for (size_t i = 0; i < oracle.size(); ++i) {
+      largest = std::max(largest, std::fabs(double(oracle[i])));
+      const double e = std::fabs(double(oracle[i]) - double(together[i]));
+      if (!(e <= error)) error = e;
+    }
+    CHECK(error <= 4 * 1.2e-7 * std::sqrt(double(K)) * largest);
+    // Each part alone gives the bits of the part among others.
+    const std::vector<float> alone = run(*cpu, {&k}, x, M);
+    int64_t differing = 0;
+    for (int64_t m = 0; m < M; ++m)
+      differing += std::memcmp(&alone[size_t(m * 16)], &together[size_t(m * 53 + 20)], 16 * 4) != 0;
+    CHECK(differing == 0);
+  }
+}
+
+TEST_CASE("synthetic weights are packed at their own width") {
+  Random random(3);
+  for (const Field& field : kFields)
+    for (int64_t group : {32, 128, 768}) {
+      auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+      const QuantLinear w = synthetic(field, 64, 768, group, DType::f16, 1, random);
+      const PackedLinear* packed = cpu->pack(std::vector<const QuantLinear*>{&w});
+      const double own = 64.0 * (768.0 * field.bits / 8 +
+                                 double(w.num_groups()) * ((field.offset == Offset::minimum ? 4 : 2) +
+                                                           (field.zeros ? field.bits / 8.0 : 0)));
+      CAPTURE(source_name(w), group, packed->bytes, own);
+      CHECK(double(packed->bytes) <= 1.10 * own);
+      CHECK(packed->bytes >= int64_t(own * 0.99));
+    }
+}
+
+TEST_CASE("descriptions that contradict themselves are refused by name") {
+  Random random(4);
+  const QuantLinear good = synthetic(kFields[6], 16, 64, 32, DType::f16, 1, random);
+  auto message = [&](auto change) -> std::string {
+    QuantLinear w = good;
+    change(w);
+    std::string cpu_says = "packed", ref_says = "packed";
+    auto pack = [&](std::unique_ptr<Backend> b, std::string& says) {
+      try {
+        b->pack(std::vector<const QuantLinear*>{&w});
+      } catch (const Error& e) {
+        says = e.what();
+      }
+    };
+    pack(make_cpu_backend(ActivationDtype::int8, 1), cpu_says);
+    pack(make_ref_backend(ActivationDtype::int8), ref_says);
+    CHECK(cpu_says == ref_says);
+    return cpu_says;
+  };
+  auto refused = [&](const char* part, auto change) {
+    const std::string text = message(change);
+    CAPTURE(text, part);
+    CHECK(text.find(part) != std::string::npos);
+    CHECK(text.find("test.weight") != std::string::npos);
+  };
+  CHECK(message([](QuantLinear&) {}) == "packed");
+  refused("7 bits", [](QuantLinear& w) { w.bits = 7; });
+  refused("groups of 24", [](QuantLinear& w) { w.group = 24; });
+  refused("no scales", [](QuantLinear& w) { w.scales = nullptr; });
+  refused("two-level", [](QuantLinear& w) { w.super_group = 256; });
+  refused("offsets", [](QuantLinear& w) { w.offset = Offset::minimum; });
+  refused("scales of type int8", [](QuantLinear& w) { w.dtype = DType::i8; });
+  refused("another length", [](QuantLinear& w) { w.permutation = {1, 0}; });
+  refused("repeats", [](QuantLinear& w) { w.permutation.assign(64, 0); });
+  refused("not a positive number", [](QuantLinear& w) { w.activations = ActivationScheme::int8_static; });
+  refused("integer codes", [](QuantLinear& w) {
+    w.code = Code::e4m3, w.bits = 8, w.offset = Offset::none, w.zeros = nullptr;
+    w.activations = ActivationScheme::int8_per_token;
+  });
+}
