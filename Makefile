@@ -22,7 +22,7 @@ FLAGS_debug := -O0 -g3 $(NATIVE)
 FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
 FLAGS_portable := -O2 -g1 -march=x86-64-v3 -DNDEBUG
-FLAGS_generic := -O2 -g1 -DNDEBUG
+FLAGS_generic := -O1 -g1 -DNDEBUG
 
 BUILD := build/$(FLAVOUR)
 CPPFLAGS += -Inano -Itests -MMD -MP -DNANO_BUILD_DIR='"$(BUILD)"'
@@ -37,6 +37,11 @@ SOURCES := $(sort $(wildcard nano/*/*.cpp))
 OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
 TESTS := $(sort $(wildcard tests/*.cpp))
 MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
+
+# Tests need not be fast, but compile fast.
+ifneq ($(FLAVOUR),debug)
+$(BUILD)/obj/tests/%.o: CXXFLAGS += -O1 -g1
+endif
 
 # build/nano is the release binary; the other flavours are build/<flavour>/nano.
 .PHONY: all
