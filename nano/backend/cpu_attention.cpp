@@ -124,7 +124,7 @@ void score_block(float* scores, const float* q, const float* rows, int64_t Dp, f
     NANO_UNROLL
     for (int i = 0; i < kLanes; ++i) dot[i] = fma(qd, load(rows + d * kSub + i * kLanes), dot[i]);
   }
-  store(scores, mul(sum_lanes(dot), set(scale)));
+  store(scores, sum_lanes(dot) * set(scale));
 }
 
 // acc[0 … N·L) += Σ p[t] · rows[t], t ascending.
@@ -160,9 +160,9 @@ void softmax_span(float* scores, Visible see, float& max_out, float& sum_out) {
   for (F& part : parts) part = zero_f();
   for (int32_t t = begin; t < end; t += 16) {
     for (int i = 0; i < 16 / kLanes; ++i) {
-      F p = math::exp_of(sub(load(scores + t + i * kLanes), set(largest)));
+      F p = math::exp_of(load(scores + t + i * kLanes) - set(largest));
       store(scores + t + i * kLanes, p);
-      parts[i] = add(parts[i], p);
+      parts[i] = parts[i] + p;
     }
   }
   float partial[16];
@@ -227,8 +227,8 @@ void merge(State& total, const State& span, int64_t Q, int64_t Dp) {
     total.max[i] = most;
     total.sum[i] = total.sum[i] * keep + span.sum[i] * take;
     for (int64_t d = i * Dp; d < (i + 1) * Dp; d += kLanes) {
-      F kept = mul(load(total.acc + d), set(keep));
-      store(total.acc + d, add(kept, mul(load(span.acc + d), set(take))));
+      F kept = load(total.acc + d) * set(keep);
+      store(total.acc + d, kept + load(span.acc + d) * set(take));
     }
   }
 }

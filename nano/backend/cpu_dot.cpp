@@ -55,7 +55,7 @@ void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const Quant
       I sum[ROWS];
       NANO_UNROLL
       for (int r = 0; r < ROWS; ++r) {
-        sum[r] = f.zero_shift ? shift_left(set_i(minus_sum[r]), f.zero_shift) : set_i(0);
+        sum[r] = f.zero_shift ? set_i(minus_sum[r]) << f.zero_shift : set_i(0);
         if (f.low == 8 && kDotBias != 0) sum[r] = set_i(0);  // the dot itself subtracts 128
       }
       NANO_UNROLL
@@ -69,14 +69,14 @@ void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const Quant
       if constexpr (kApart) {
         apart.enter_unit();
         s = {apart.scale, apart.minimum};
-        if (part.offset != Offset::minimum) s.minimum = mul(s.scale, to_float(apart.zero));
-        if (f.low == 8 && kDotBias != 0) s.minimum = sub(s.minimum, mul(s.scale, set(float(kDotBias))));
+        if (part.offset != Offset::minimum) s.minimum = s.scale * to_float(apart.zero);
+        if (f.low == 8 && kDotBias != 0) s.minimum = s.minimum - s.scale * set(float(kDotBias));
       } else {
         s = unit_scale<FORMAT>(w + (f.low + f.high) * 4 * kLanes, u, d, dmin);
       }
       NANO_UNROLL
       for (int r = 0; r < ROWS; ++r) {
-        y[r] = fma(to_float(sum[r]), mul(s.scale, set(scale[r])), y[r]);
+        y[r] = fma(to_float(sum[r]), s.scale * set(scale[r]), y[r]);
         if (kMinimum) y[r] = fma(s.minimum, set(minus_scaled_sum[r]), y[r]);
       }
       minus_sum += ROWS;
@@ -109,7 +109,7 @@ float largest_of(const float* x, int64_t n) {
   uint32_t largest = 0;
   I most = set_i(0);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) most = max_i(most, bit_and(bits_of(load(x + i)), set_i(0x7fffffff)));
+  for (; i + kLanes <= n; i += kLanes) most = max_i(most, bits_of(load(x + i)) & set_i(0x7fffffff));
   for (; i < n; ++i) largest = std::max(largest, f32_bits(x[i]) & 0x7fffffffu);
   return bits_f32(std::max(largest, uint32_t(max_lane(most))));
 }
@@ -124,7 +124,7 @@ struct Rounding {
       : scale(largest / 127.0f), inverse(largest > 1e-30f ? 127.0f / largest : 0.0f) {}
   // q and its sum over the two halves of one tile of x.
   void tile(int8_t* q, const float* x, int32_t sum[2]) const {
-    for (int i = 0; i < kTile; i += kLanes) store_i8(q + i, round_to_i(mul(load(x + i), set(inverse))));
+    for (int i = 0; i < kTile; i += kLanes) store_i8(q + i, round_to_i(load(x + i) * set(inverse)));
     add_up(q, sum);
   }
   static void add_up(const int8_t* q, int32_t sum[2]) {

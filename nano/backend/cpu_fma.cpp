@@ -31,10 +31,10 @@ void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k
 
 // FP8 E4M3 in normal numbers only, so that it holds with denormals flushed: (8·[e>0] + m) · 2^(max(e, 1) − 10).
 F float_of_e4m3(I code) {
-  const I e = bit_and(shift_right(code, 3), set_i(15)), m = bit_and(code, set_i(7));
-  const I power = max_i(e, set_i(1)), implied = sub(set_i(8), shift_left(sub(power, e), 3));
-  const F size = mul(to_float(add(m, implied)), float_of_bits(shift_left(add(power, set_i(117)), 23)));
-  return float_of_bits(bit_or(bits_of(size), shift_left(bit_and(code, set_i(128)), 24)));
+  const I e = code >> 3 & set_i(15), m = code & set_i(7);
+  const I power = max_i(e, set_i(1)), implied = set_i(8) - ((power - e) << 3);
+  const F size = to_float(m + implied) * float_of_bits((power + set_i(117)) << 23);
+  return float_of_bits(bits_of(size) | (code & set_i(128)) << 24);
 }
 
 // One tile; apart is given for formats whose scales lie apart.
@@ -55,16 +55,16 @@ void decode_tile(float* out, const uint8_t* w, F d, F dmin, ApartScales* apart) 
     I quad = unpack_quad<FORMAT>(w, j);
     NANO_UNROLL
     for (int i = 0; i < 4; ++i) {
-      I code = bit_and(shift_right(quad, 8 * i), set_i(255));
-      if (f.zero_shift) code = sub(code, set_i(1 << f.zero_shift));
+      I code = quad >> 8 * i & set_i(255);
+      if (f.zero_shift) code = code - set_i(1 << f.zero_shift);
       F value = to_float(code);
       bool minimum = f.minimum;
       if constexpr (f.scales == Scales::apart) {
-        value = apart->part.e4m3 ? float_of_e4m3(code) : to_float(sub(code, apart->zero));
+        value = apart->part.e4m3 ? float_of_e4m3(code) : to_float(code - apart->zero);
         minimum = apart->part.offset == Offset::minimum;
       }
-      value = mul(s.scale, value);
-      store(out + (4 * j + i) * kLanes, minimum ? sub(value, s.minimum) : value);
+      value = s.scale * value;
+      store(out + (4 * j + i) * kLanes, minimum ? value - s.minimum : value);
     }
   }
 }

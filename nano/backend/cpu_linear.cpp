@@ -51,7 +51,7 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
             Epilogue epilogue) {
   const Jobs::Place at = jobs.place(job, 0);
   auto with_bias = [&](F y, const PackedPart* part) {
-    return part->bias ? add(y, load(part->bias + at.panel * kLanes)) : y;
+    return part->bias ? y + load(part->bias + at.panel * kLanes) : y;
   };
   const int64_t valid = std::min<int64_t>(kLanes, at.part->N - at.panel * kLanes);
   out += at.column + at.panel * kLanes;
@@ -61,8 +61,8 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
     if (to == edge && epilogue == Epilogue::add) std::copy_n(out, valid, edge);
     F y = with_bias(load(acc + r * kLanes), at.part);
     if (jobs.pair)
-      y = mul(activation(y, epilogue), with_bias(load(acc_up + r * kLanes), jobs.place(job, 1).part));
-    if (epilogue == Epilogue::add) y = add(load(to), y);
+      y = activation(y, epilogue) * with_bias(load(acc_up + r * kLanes), jobs.place(job, 1).part);
+    if (epilogue == Epilogue::add) y = load(to) + y;
     store(to, y);
     if (to == edge) std::copy_n(edge, valid, out);
   }

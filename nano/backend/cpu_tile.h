@@ -14,13 +14,13 @@ inline I unpack_quad(const uint8_t* tile, int j) {
   auto plane = [&](const uint8_t* p, int width) {
     I v = load_i(p + (j % width) * 4 * kLanes);
     if (width == 8) return v;
-    if (j / width > 0) v = shift_right(v, width * (j / width));
-    return bit_and(v, set_i(0x01010101 * ((1 << width) - 1)));
+    if (j / width > 0) v = v >> width * (j / width);
+    return v & set_i(0x01010101 * ((1 << width) - 1));
   };
   I low = plane(tile, f.low);
   if constexpr (f.high == 0) return low;
   // The high plane's bits must land at bit f.low of each byte.
-  return bit_or(low, shift_left(plane(tile + f.low * 4 * kLanes, f.high == 0 ? 1 : f.high), f.low));
+  return low | plane(tile + f.low * 4 * kLanes, f.high == 0 ? 1 : f.high) << f.low;
 }
 
 // Scale and minimum of one unit for the L rows; two-level ones from d, dmin and the small integers of this tile.
@@ -34,11 +34,11 @@ inline UnitScale unit_scale(const uint8_t* scales, int unit, F d, F dmin) {
     return {load_f16(scales), f.minimum ? load_f16(scales + (f.minimum ? 2 * kLanes : 0)) : d};
   } else if constexpr (f.minimum && f.unit == 16) {
     I both = load_u8(scales + unit * kLanes);
-    return {mul(d, to_float(bit_and(both, set_i(15)))), mul(dmin, to_float(shift_right(both, 4)))};
+    return {d * to_float(both & set_i(15)), dmin * to_float(both >> 4)};
   } else {
     const uint8_t* minima = scales + kTile / f.unit * kLanes;
-    F minimum = f.minimum ? mul(dmin, to_float(load_u8(minima + (f.minimum ? unit * kLanes : 0)))) : d;
-    return {mul(d, to_float(load_i8(scales + unit * kLanes))), minimum};
+    F minimum = f.minimum ? dmin * to_float(load_u8(minima + (f.minimum ? unit * kLanes : 0))) : d;
+    return {d * to_float(load_i8(scales + unit * kLanes)), minimum};
   }
 }
 

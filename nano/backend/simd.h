@@ -1,5 +1,6 @@
-// The few vector operations of the cpu backend, over AVX-512 (VNNI), AVX2 (with or without AVX-VNNI), NEON (dot
-// product) and plain C++, chosen when the file is compiled.
+// The few vector operations of the cpu backend: GCC's and clang's vector types do the arithmetic; what differs from
+// machine to machine (number of lanes, fused multiply-add, the int8 dot, float16, sums over lanes) is in one small
+// file each for AVX-512 (VNNI), AVX2 (with or without AVX-VNNI), NEON (dot product) and everything else.
 //
 // F is kLanes floats, I is kLanes int32. In a linear one lane is one output row. All paths round alike; the integer
 // dots are exact, so that every path computes the same function (sums over lanes have a tree of their own).
@@ -13,13 +14,17 @@
 #include "base/dtype.h"      // f16_to_f32, …
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
-#include "backend/simd_avx512.h"
+#define NANO_SIMD "backend/simd_avx512.h"
+#define NANO_LANES 16
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "backend/simd_avx2.h"
+#define NANO_SIMD "backend/simd_avx2.h"
+#define NANO_LANES 8
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
-#include "backend/simd_neon.h"
+#define NANO_SIMD "backend/simd_neon.h"
+#define NANO_LANES 4
 #else
-#include "backend/simd_plain.h"
+#define NANO_SIMD "backend/simd_plain.h"
+#define NANO_LANES 4
 #endif
 
 #if defined(__clang__)
@@ -31,28 +36,86 @@
 namespace nano {
 namespace {
 
-inline F zero_f() { return set(0.0f); }
-inline F load_bf16(const void* p) { return float_of_bits(shift_left(load_u16(p), 16)); }
-inline int32_t load_dword(const void* p) {
-  int32_t x;
-  std::memcpy(&x, p, 4);
+constexpr int kLanes = NANO_LANES;
+
+using Floats __attribute__((vector_size(4 * kLanes))) = float;
+using Ints __attribute__((vector_size(4 * kLanes))) = int32_t;
+using Halves __attribute__((vector_size(2 * kLanes))) = uint16_t;
+using Bytes __attribute__((vector_size(kLanes))) = uint8_t;
+using SignedBytes __attribute__((vector_size(kLanes))) = int8_t;
+struct F {
+  Floats v;
+};
+struct I {
+  Ints v;
+};
+
+template <class T>
+inline T load_as(const void* p) {
+  T x;
+  std::memcpy(&x, p, sizeof x);
   return x;
 }
-// For mathfn.h.
-inline F set_like(F, float x) { return set(x); }
-inline F scale_by_power(F x, F t) {
-  I n = sub(bits_of(t), set_i(int32_t(f32_bits(math::kRound))));
-  I half = sub(shift_right(add(n, set_i(512)), 1), set_i(256));  // n >> 1, with a shift that knows no sign
-  auto power = [](I e) { return float_of_bits(shift_left(add(e, set_i(127)), 23)); };
-  return mul(mul(x, power(half)), power(sub(n, half)));
+inline F set(float x) { return {x - Floats{}}; }  // x − 0: keeps the sign of −0
+inline I set_i(int32_t x) { return {x + Ints{}}; }
+inline F zero_f() { return set(0.0f); }
+inline F load(const float* p) { return load_as<F>(p); }
+inline I load_i(const void* p) { return load_as<I>(p); }
+inline void store(float* p, F a) { std::memcpy(p, &a, sizeof a); }
+inline int32_t load_dword(const void* p) { return load_as<int32_t>(p); }
+
+inline F operator+(F a, F b) { return {a.v + b.v}; }
+inline F operator-(F a, F b) { return {a.v - b.v}; }
+inline F operator*(F a, F b) { return {a.v * b.v}; }
+inline F operator/(F a, F b) { return {a.v / b.v}; }
+inline I operator+(I a, I b) { return {a.v + b.v}; }
+inline I operator-(I a, I b) { return {a.v - b.v}; }
+inline I operator&(I a, I b) { return {a.v & b.v}; }
+inline I operator|(I a, I b) { return {a.v | b.v}; }
+inline I operator<<(I a, int n) { return {a.v << n}; }
+inline I operator>>(I a, int n) { return {a.v >> n}; }  // copies the sign
+inline I max_i(I a, I b) { return {a.v > b.v ? a.v : b.v}; }
+
+inline I bits_of(F a) { return load_as<I>(&a); }
+inline F float_of_bits(I a) { return load_as<F>(&a); }
+inline F to_float(I a) { return {__builtin_convertvector(a.v, Floats)}; }
+inline I round_to_i(F a) {
+  return bits_of(a + set(math::kRound)) - set_i(int32_t(f32_bits(math::kRound)));
+}  // |a| < 2^22
+inline I load_u8(const void* p) { return {__builtin_convertvector(load_as<Bytes>(p), Ints)}; }
+inline I load_i8(const void* p) { return {__builtin_convertvector(load_as<SignedBytes>(p), Ints)}; }
+inline I load_u16(const void* p) { return {__builtin_convertvector(load_as<Halves>(p), Ints)}; }
+inline F load_bf16(const void* p) { return float_of_bits(load_u16(p) << 16); }
+inline void store_i8(int8_t* p, I a) {  // −128 … 127
+  const auto bytes = __builtin_convertvector(a.v, SignedBytes);
+  std::memcpy(p, &bytes, sizeof bytes);
 }
 
 inline int32_t max_lane(I a) {
-  int32_t lane[kLanes], most;
-  std::memcpy(lane, &a, sizeof lane);
-  most = lane[0];
-  for (int i = 1; i < kLanes; ++i) most = lane[i] > most ? lane[i] : most;
+  int32_t most = a.v[0];
+  for (int i = 1; i < kLanes; ++i) most = a.v[i] > most ? a.v[i] : most;
   return most;
+}
+
+}  // namespace
+}  // namespace nano
+
+// fma, min, max, load_f16, store_f16, dot, sum_lanes:
+//   dot<WIDE>(acc, w, x)  acc + Σ of four products: a lane of w holds four codes (0 … 255 if WIDE, else 0 … 127), x
+//                         four int8 for all lanes. Wide codes count as code − kDotBias.
+//   sum_lanes(v)          lane i is the sum over the lanes of v[i], in a tree that is the same for all i
+//   min, max              b if either is NaN
+#include NANO_SIMD
+
+namespace nano {
+namespace {
+
+// For mathfn.h.
+inline F set_like(F, float x) { return set(x); }
+inline F scale_by_power(F x, F t) {
+  const I n = bits_of(t) - set_i(int32_t(f32_bits(math::kRound))), half = n >> 1;
+  auto power = [](I e) { return float_of_bits((e + set_i(127)) << 23); };
+  return x * power(half) * power(n - half);
 }
 
 }  // namespace
