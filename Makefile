@@ -97,6 +97,23 @@ asan: fuzz-deps
 debug:
 	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
 
+# Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them) and
+# under ThreadSanitizer.
+KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/quant/*.cpp) \
+  nano/base/error.cpp nano/base/rng.cpp nano/base/team.cpp $(wildcard tests/test_ops*.cpp) tests/test_main.cpp \
+  $(if $(filter tsan,$(FLAVOUR)),tests/test_team.cpp))
+FLAGS_neon := -O1 -g1 -march=armv8.2-a+dotprod+fp16 -static
+.PHONY: neon tsan
+neon:
+	@.ci/deps neon
+	@$(MAKE) --no-print-directory FLAVOUR=neon CXX=aarch64-linux-gnu-g++ build/neon/kernel_tests
+	qemu-aarch64 -cpu max build/neon/kernel_tests
+tsan: fuzz-deps
+	@$(MAKE) --no-print-directory FLAVOUR=tsan CXX=$(CLANG) build/tsan/kernel_tests
+	build/tsan/kernel_tests
+$(BUILD)/kernel_tests: $(KERNEL_OBJECTS)
+	$(CXX) $(FLAGS_$(FLAVOUR)) $^ -lpthread -o $@
+
 # One token's path through the debugger; fails if a stop is not reached.
 .PHONY: tour
 tour: debug

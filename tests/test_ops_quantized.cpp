@@ -229,11 +229,11 @@ TEST_CASE("q, k and v may have formats, permutations and roundings of their own"
 TEST_CASE("synthetic weights are packed at their own width") {
   Random random(3);
   for (const Field& field : kFields)
-    for (int64_t group : {32, 128, 768}) {
+    for (int64_t group : {32, 128, 1536}) {
       auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
-      const QuantLinear w = synthetic(field, 64, 768, group, DType::f16, 1, random);
+      const QuantLinear w = synthetic(field, 64, 1536, group, DType::f16, 1, random);
       const PackedLinear* packed = cpu->pack(std::vector<const QuantLinear*>{&w});
-      const double own = 64.0 * (768.0 * field.bits / 8 +
+      const double own = 64.0 * (1536.0 * field.bits / 8 +
                                  double(w.num_groups()) * ((field.offset == Offset::minimum ? 4 : 2) +
                                                            (field.zeros ? field.bits / 8.0 : 0)));
       CAPTURE(source_name(w), group, packed->bytes, own);
