@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/simd.h"
+#include "backend/simd.h"  // F, load, fma, …
 #include "base/error.h"  // NANO_CHECK
 
 namespace nano {
@@ -85,8 +85,8 @@ void convert_row(float* out, const char* row, int64_t D, int64_t size, DType typ
     out[d * kSub + i] = load_f32(row, type, d + i);  // what is behind stays zero
 }
 
-// out [D / L][kSub][L], from the second index on: positions [t, end) of one kv head from the paged cache, block by block. Asks for the rows that
-// come kSub later, before `prefetch_end`, already now.
+// Positions [t, end) of one kv head from the paged cache, block by block, to out [D / L][kSub][L] from its second
+// index on. Asks for the rows that come kSub later, before `prefetch_end`, already now.
 void gather(float* out, const void* cache, const Op& op, const int32_t* block_table, int64_t kv_head,
             int32_t t, int32_t end, int32_t prefetch_end) {
   const DType type = op.kv.dtype;

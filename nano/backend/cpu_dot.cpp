@@ -1,7 +1,7 @@
 // The integer micro-kernel: int8 activations times packed codes. One template for all formats and all numbers of
 // rows; what differs is known when it is compiled.
 //
-//   y[m] = Σ over units g, in order:  fma( float(Σ (code − zero)·q), s_g · scale_g, · )  and then  fma( m_g, −scale_g·Σq, · )
+//   y[m], over units g in order:  fma( float(Σ (code − zero)·q), s_g · scale_g, · ),  then  fma( m_g, −scale_g·Σq, · )
 //
 // The sums inside a unit are exact integers, so the only rounding is the one written here: the same for every M.
 // Formats whose scales lie apart take an integer zero point as m_g = s_g · z.
@@ -10,7 +10,7 @@
 #include <cmath>
 #include <utility>
 
-#include "backend/cpu_linear.h"
+#include "backend/cpu_linear.h"  // PackedPart, QuantizedRows, InputForm
 #include "backend/cpu_tile.h"  // unpack_quad, unit_scale
 
 namespace nano {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cpu_linear.h"
+#include "backend/cpu_linear.h"  // PackedPart, PanelRef
 #include "backend/cpu_tile.h"  // unpack_quad, unit_scale
 
 namespace nano {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu_linear.h"
+#include "backend/cpu_linear.h"  // PackedPart, CpuLinear, kFormats
 #include "base/error.h"  // Error, NANO_CHECK
 
 namespace nano {

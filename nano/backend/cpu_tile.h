@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu_linear.h"  // kFormats, kTile
-#include "backend/simd.h"
+#include "backend/simd.h"        // F, I
 
 namespace nano {
 namespace {
