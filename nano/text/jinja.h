@@ -16,8 +16,7 @@
 
 namespace nano::jinja {
 
-extern const std::string_view kWhiteSpace;     // all that Python's str.strip() takes
-size_t character_size(std::string_view text);  // bytes of the first character; REQUIRES text not empty
+extern const std::string_view kWhiteSpace;  // all that Python's str.strip() takes
 std::string_view strip(std::string_view text, std::string_view characters, bool left, bool right);
 
 // --- values: Python's, plus one thing Python has not: each byte of a string knows whether the template wrote it or

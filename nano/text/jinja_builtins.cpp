@@ -41,6 +41,8 @@ Value stripped(Context& c, const Args& a) {
   return c.string(text.slice(size_t(kept.data() - text.bytes.data()), kept.size()));
 }
 
+Value trim(Context& c, const Args& a) { return stripped<true, true>(c, {c.string(to_text(c, a[0])), a[1]}); }
+
 Value split(Context& c, const Args& a) {
   const Text &text = string_of(c, a[0]), &separator = string_of(c, a[1]);
   if (separator.bytes.empty()) c.fail("empty separator");
@@ -121,49 +123,41 @@ Value local_time(Context& c, const Args& a) {
 
 [[noreturn]] Value raise(Context& c, const Args& a) { c.fail(to_text(c, a[1]).bytes); }
 
+Value is_equal(Context& c, const Args& a) { return boolean(equal(c, a[0], a[1])); }
+
 template <Kind... kinds>
 Value is_a(Context&, const Args& a) {
   return boolean((a[0].is(kinds) || ...));
 }
-template <bool value>
-Value is_bool(Context&, const Args& a) {
-  return boolean(a[0].is(Kind::boolean) && (a[0].integer != 0) == value);
-}
-Value defined(Context&, const Args& a) { return boolean(a[0].given()); }
-Value is_equal(Context& c, const Args& a) { return boolean(equal(c, a[0], a[1])); }
-Value is_in(Context& c, const Args& a) { return boolean(contains(c, a[1], a[0])); }
-
-// Filters take what is no string by its text; nothing is escaped, so that `safe` has nothing to do.
-Value string(Context& c, const Args& a) { return c.string(to_text(c, a[0])); }
-Value trim(Context& c, const Args& a) { return stripped<true, true>(c, {string(c, a), a[1]}); }
-Value listed(Context& c, const Args& a) { return c.list(iterate(c, a[0])); }
-Value safe(Context&, const Args& a) { return a[0]; }
 
 using B = Builtin;
+using C = Context;
+using A = const Args&;
+// Filters take what is no string by its text; nothing is escaped, so that `safe` has nothing to do.
 constexpr Builtin kBuiltins[] = {
     {B::filter, "default", {"default_value", "boolean"}, 0, default_value},
     {B::filter, "items", {}, 0, items},
     {B::filter, "join", {"d"}, 0, join},
     {B::filter, "length", {}, 0, length},
-    {B::filter, "list", {}, 0, listed},
+    {B::filter, "list", {}, 0, [](C& c, A a) { return c.list(iterate(c, a[0])); }},
     {B::filter, "reject", {"test", "argument"}, 0, select<false, false>},
-    {B::filter, "safe", {}, 0, safe},
+    {B::filter, "safe", {}, 0, [](C&, A a) { return a[0]; }},
     {B::filter, "selectattr", {"attribute", "test", "argument"}, 1, select<true, true>},
-    {B::filter, "string", {}, 0, string},
+    {B::filter, "string", {}, 0, [](C& c, A a) { return c.string(to_text(c, a[0])); }},
     {B::filter, "tojson", {"ensure_ascii", "indent"}, 0, tojson},
     {B::filter, "trim", {"chars"}, 0, trim},
 
-    {B::test, "defined", {}, 0, defined},
+    {B::test, "defined", {}, 0, [](C&, A a) { return boolean(a[0].given()); }},
     {B::test, "eq", {"other"}, 1, is_equal},
     {B::test, "equalto", {"other"}, 1, is_equal},
-    {B::test, "false", {}, 0, is_bool<false>},
-    {B::test, "in", {"seq"}, 1, is_in},
+    {B::test, "false", {}, 0, [](C&, A a) { return boolean(a[0].is(Kind::boolean) && !truthy(a[0])); }},
+    {B::test, "in", {"seq"}, 1, [](C& c, A a) { return boolean(contains(c, a[1], a[0])); }},
     {B::test, "iterable", {}, 0, is_a<Kind::string, Kind::list, Kind::dict, Kind::undefined>},
     {B::test, "mapping", {}, 0, is_a<Kind::dict>},
     {B::test, "none", {}, 0, is_a<Kind::none>},
     {B::test, "sequence", {}, 0, is_a<Kind::string, Kind::list, Kind::dict, Kind::undefined>},
     {B::test, "string", {}, 0, is_a<Kind::string>},
-    {B::test, "true", {}, 0, is_bool<true>},
+    {B::test, "true", {}, 0, [](C&, A a) { return boolean(a[0].is(Kind::boolean) && truthy(a[0])); }},
     {B::test, "undefined", {}, 0, is_a<Kind::undefined>},
 
     {B::method, "endswith", {"suffix"}, 1, starts<true>},

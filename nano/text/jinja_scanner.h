@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"  // Error
-#include "text/jinja.h"  // strip, kWhiteSpace, character_size
-#include "text/utf8.h"   // replace_text
+#include "text/jinja.h"  // strip, kWhiteSpace
+#include "text/utf8.h"   // first_character, replace_text
 
 namespace nano::jinja {
 
@@ -149,7 +149,7 @@ class Scanner {
     } else if (any_of({"**", "//", "==", "!=", "<=", ">="}, text.substr(0, 2))) {
       size = 2;
     } else if (std::string_view("+-*/%~[](){}<>=.:|,").find(text[0]) == std::string::npos) {
-      fail(fmt::format("unexpected character '{}'", text.substr(0, character_size(text))));
+      fail(fmt::format("unexpected character '{}'", text.substr(0, first_character(text))));
     }
     return text.substr(0, size);
   }

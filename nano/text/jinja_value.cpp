@@ -5,6 +5,7 @@
 
 #include "base/error.h"  // Error
 #include "text/jinja.h"  // Context, Value, Text
+#include "text/utf8.h"   // first_character, last_character
 
 namespace nano::jinja {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 constexpr size_t kMaxWork = 500'000;  // nodes evaluated, list items, and 32 bytes of text are one each
 constexpr size_t kMaxText = 4 << 20;  // bytes of one string, and of the rendering
 constexpr int kMaxValueDepth = 100;   // of lists and dicts in each other: what walks them recurses
-
-bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
 }  // namespace
 
@@ -23,26 +22,15 @@ const std::string_view kWhiteSpace =
     "\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009"
     "\u200a\u2028\u2029\u202f\u205f\u3000";
 
-size_t character_size(std::string_view text) {
-  size_t size = 1;  // a stray byte is a character of its own
-  if (static_cast<unsigned char>(text[0]) >= 0xc0)
-    while (size < 4 && size < text.size() && continues(text[size])) ++size;
-  return size;
-}
-
 std::string_view strip(std::string_view text, std::string_view characters, bool left, bool right) {
   const auto goes = [&](std::string_view character) {
     const bool stray = character.size() == 1 && static_cast<unsigned char>(character[0]) >= 0x80;
     return !stray && characters.find(character) != std::string::npos;
   };
-  while (left && !text.empty() && goes(text.substr(0, character_size(text))))
-    text.remove_prefix(character_size(text));
-  while (right && !text.empty()) {
-    size_t size = 1;
-    while (size < 4 && size < text.size() && continues(text[text.size() - size])) ++size;
-    if (!goes(text.substr(text.size() - size))) break;
-    text.remove_suffix(size);
-  }
+  while (left && !text.empty() && goes(text.substr(0, first_character(text))))
+    text.remove_prefix(first_character(text));
+  while (right && !text.empty() && goes(text.substr(text.size() - last_character(text))))
+    text.remove_suffix(last_character(text));
   return text;
 }
 
@@ -81,7 +69,7 @@ const Value& Context::given(const Value& v) const {
 }
 
 const Value& Context::expect(const Value& v, Kind kind) const {
-  if (!given(v).is(kind)) fail(fmt::format("expected a {}, got a {}", kind_name(kind), kind_name(v.kind)));
+  if (!given(v).is(kind)) fail(fmt::format("expected a {}, got {}", kind_name(kind), kind_name(v.kind)));
   return v;
 }
 
@@ -170,7 +158,7 @@ std::vector<Value> iterate(Context& c, const Value& v) {
   } else if (v.is(Kind::string)) {
     const std::string_view bytes = v.text->bytes;
     for (size_t at = 0, size; at < bytes.size(); at += size) {
-      size = character_size(bytes.substr(at));
+      size = first_character(bytes.substr(at));
       out.push_back(c.string(v.text->slice(at, size)));
     }
   } else if (v.given()) {
