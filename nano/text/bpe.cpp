@@ -131,7 +131,7 @@ void BpeModel::add_merge(const std::string& left, const std::string& right, doub
 
 void BpeModel::add_merge(const std::string& pair, double cost) {
   const size_t space = pair.find(' ', 1);
-  if (space == pair.npos) throw Error("in the list of merges, \"" + pair + "\" has no second part");
+  if (space == pair.npos) throw Error("merge \"" + pair + "\" has no second part");
   add_merge(pair.substr(0, space), pair.substr(space + 1), cost);
 }
 

@@ -103,7 +103,12 @@ BpeModel make_model(const GgufFile& file, const Vocabulary& v, BpeModel::Options
     return model;
   }
   double rank = 0;
-  for (const std::string& merge : file.get_strings(kPrefix + "merges")) model.add_merge(merge, rank++);
+  const std::vector<std::string> merges = file.get_strings(kPrefix + "merges");
+  try {
+    for (const std::string& merge : merges) model.add_merge(merge, rank++);
+  } catch (const Error& e) {
+    throw Error(e.problem, kPrefix + "merges", e.hint);
+  }
   return model;
 }
 
