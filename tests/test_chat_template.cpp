@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
+#include "base/error.h"  // Error
 #include "catch.h"
-#include "data.h"
+#include "data.h"  // data_path
 
 namespace {
 
@@ -192,6 +192,7 @@ TEST_CASE("an unsupported feature is named with its line when the template is co
       {"{{ x is eq 3 }}", "line 1: 'eq': argument 'other' is missing"},
       {"{{ x | selectattr('a', 'gt', 1) }}", "line 1: unsupported test 'gt'"},
       {"{{ x | reject(y) }}", "line 1: unsupported test"},
+      {"{{ x | reject(defined) }}", "line 1: unsupported test 'defined'"},  // a variable that is called so
       {"{{ frob(1) }}", "line 1: unsupported function 'frob'"},
       {"{{ range(3) }}", "line 1: unsupported function 'range'"},
       {"{{ x | tojson(sort_keys=true) }}", "line 1: 'tojson': unsupported argument 'sort_keys'"},

@@ -11,6 +11,7 @@
 #include "text/bpe.h"             // merge_symbols
 #include "text/stream_decoder.h"  // StreamDecoder
 #include "text/tokenizer.h"       // Tokenizer
+#include "text/utf8.h"            // find_invalid_utf8, first_character, last_character
 
 using namespace nano;
 
@@ -166,6 +167,18 @@ TEST_CASE("invalid UTF-8 and ids outside the vocabulary are errors") {
     CHECK_THROWS_AS(t->decode(Ids{-1}), Error);
     CHECK_THROWS_AS(t->piece(t->vocab_size(), true, true), Error);
   }
+}
+
+TEST_CASE("the first and the last character of a text; bytes that are not UTF-8 count one by one") {
+  for (const std::string c : {"a", "é", "€", "😀", "\xFF", "\x80", "\xC3"}) {
+    CHECK(first_character(c) == c.size());
+    CHECK(first_character(c + "é") == c.size());
+    CHECK(last_character(c) == c.size());
+    CHECK(last_character("é" + c) == c.size());
+  }
+  CHECK(first_character("\xC3\xC3\xA9") == 1);
+  CHECK(last_character("\xC3\xA9\xA9") == 1);
+  CHECK(last_character("\xED\xA0\x80") == 1);  // a surrogate
 }
 
 TEST_CASE("find and token_text are inverse") {

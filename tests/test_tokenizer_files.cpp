@@ -277,6 +277,8 @@ TEST_CASE("GGUF files with missing, unknown or damaged keys are errors that name
       .texts("tokenizer.ggml.tokens", {"a"});
   CHECK(contains(load_error(GgufBytes(merges).texts("tokenizer.ggml.merges", {"ab"})), "merges"));
   CHECK(contains(load_error(GgufBytes(merges).texts("tokenizer.ggml.merges", {"a a"})), "\"aa\""));
+  CHECK(contains(load_error(GgufBytes(merges).texts("tokenizer.ggml.merges", {"a a"})),
+                 "ggml.merges: the merge"));
 }
 
 TEST_CASE("JSON: nesting is limited, and errors say where") {

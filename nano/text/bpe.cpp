@@ -126,8 +126,13 @@ void BpeModel::add_merge(const std::string& left, const std::string& right, doub
   };
   const int32_t left_id = id(left), right_id = id(right), joined_id = id(left + right);
   if (left_id < 0 || right_id < 0 || joined_id < 0) return;
-  merges_[pair_key(left_id, right_id)] = {cost,
-                                          joined_id};  // a pair listed twice: the later, as in the reference
+  merges_[pair_key(left_id, right_id)] = {cost, joined_id};  // listed twice: the later, as in the reference
+}
+
+void BpeModel::add_merge(const std::string& pair, double cost) {
+  const size_t space = pair.find(' ', 1);
+  if (space == pair.npos) throw Error("merge \"" + pair + "\" has no second part");
+  add_merge(pair.substr(0, space), pair.substr(space + 1), cost);
 }
 
 void BpeModel::add_merges_into(const std::string& text, double cost) {

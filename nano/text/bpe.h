@@ -6,6 +6,8 @@
 // characters; those not in the vocabulary are spelt as byte tokens or become unk. A GGUF file of these states scores
 // in place of merges (SentencePiece; Kudo & Richardson 2018): two tokens merge if their joined text is a token, the
 // one with the highest score first. That is the same thing with cost = -score.
+//
+// Not here: cutting a text into pieces (pretokenizer.h), dropout, WordPiece's prefixes and suffixes.
 #pragma once
 
 #include <array>
@@ -53,6 +55,7 @@ class BpeModel {
   // from a SentencePiece vocabulary hold "<" + "s>", by which a typed "<s>" would become the control token.
   void add_token(int32_t id, const std::string& text, bool special);
   void add_merge(const std::string& left, const std::string& right, double cost);  // Error: no such token
+  void add_merge(const std::string& pair, double cost);                            // "left right"
   // Every way to cut the token in two tokens is a merge. Error: absurdly long.
   void add_merges_into(const std::string& text, double cost);
 

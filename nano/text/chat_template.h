@@ -3,7 +3,7 @@
 // A feature it lacks is an Error with line and feature when the template is compiled, never another template.
 // Here: if, for, set, namespace, what jinja_builtins.cpp lists, and + - % ~ and comparisons. Not here: macros, block
 // set, raw, break, includes, tuples, arithmetic on reals, printing a list or mapping other than with tojson.
-// The work is split: jinja_lexer → jinja_parser → jinja_eval; jinja.h is their map.
+// The work is split; jinja.h is the map.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,10 @@
 #include <nlohmann/json.hpp>
 
 namespace nano {
+
+namespace jinja {
+struct Node;  // text/jinja.h
+}
 
 // The rendered conversation, cut where foreign content begins and ends, so that "<|im_end|>" typed by a user is
 // tokenised as text while the same string in the template is the control token.
@@ -39,8 +43,7 @@ class ChatTemplate {
   std::string render_text(const nlohmann::ordered_json& variables) const;  // the spans joined
 
  private:
-  struct Program;
-  std::unique_ptr<Program> program_;
+  std::unique_ptr<jinja::Node> program_;
 };
 
 }  // namespace nano

@@ -1,9 +1,11 @@
 // The parts of the chat template engine and what passes between them:
-//   source text --tokenize--> Token list --parse--> Node tree --evaluate--> Text
-//   jinja_lexer.cpp           jinja_parser.cpp      jinja_eval.cpp, with jinja_value.cpp and jinja_builtins.cpp
-// White space is settled by the lexer, everything unsupported is found by the parser, work is limited by Context.
+//   source text --parse--> Node tree --ChatTemplate::render--> Text
+//   jinja_scanner.h, jinja_parser.cpp   chat_template.cpp, with jinja_value.cpp and jinja_builtins.cpp
+// White space is settled by the scanner, everything unsupported is found by the parser, work is limited by Context.
+// What this subset of Jinja does not do is listed in chat_template.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -14,18 +16,7 @@
 
 namespace nano::jinja {
 
-// --- lexer
-struct Token {
-  enum Kind { data, output_begin, block_begin, end, name, string, integer, symbol, stop };
-  Kind kind;  // `end` closes both {{ and {%; stop is the end of the template
-  int line;
-  std::string text;
-};
-std::vector<Token> tokenize(std::string_view source);
-[[noreturn]] void syntax_error(int line, const std::string& problem);
-
-extern const std::string_view kWhiteSpace;     // all that Python's str.strip() takes
-size_t character_size(std::string_view text);  // bytes of the first character; REQUIRES text not empty
+extern const std::string_view kWhiteSpace;  // all that Python's str.strip() takes
 std::string_view strip(std::string_view text, std::string_view characters, bool left, bool right);
 
 // --- values: Python's, plus one thing Python has not: each byte of a string knows whether the template wrote it or
@@ -38,6 +29,8 @@ struct Text {
 };
 
 enum class Kind { undefined, none, boolean, integer, real, string, list, dict, name_space, function };
+const char* kind_name(Kind kind);
+
 struct Items;
 struct Value {
   Kind kind = Kind::undefined;
@@ -69,8 +62,10 @@ class Context {
   int line = 0;  // of the template, for messages
 
   [[noreturn]] void fail(const std::string& problem) const;
-  void charge(size_t work);                   // Error when all work together is too much
-  void append(Text& text, const Text& more);  // charges for it and limits the size
+  void charge(size_t work);                              // Error when all work together is too much
+  void append(Text& text, const Text& more);             // charges for it and limits the size
+  const Value& given(const Value& v) const;              // Error: it is undefined
+  const Value& expect(const Value& v, Kind kind) const;  // Error: it is something else
   Value string(Text text);
   Value string(const std::string& text, char origin);
   Value collect(Kind kind, Items items);
@@ -83,51 +78,50 @@ class Context {
   std::deque<Items> items_;
 };
 
-const char* type_name(const Value& v);
 bool truthy(const Value& v);
 bool equal(Context& c, const Value& a, const Value& b);
-bool contains(Context& c, const Value& container, const Value& item);
 size_t find(Context& c, const Text& text, const Text& what, size_t from);  // npos: it is not there
-Value get_item(Context& c, const Value& object, const Value& key);         // undefined: it has none
 std::vector<Value> iterate(Context& c, const Value& v);
 Text to_text(Context& c, const Value& v);  // str(v), but not of lists and dicts
 // Appended to `out`; indent < 0: on one line.
 void to_json(Context& c, const Value& v, int indent, int level, Text& out);
 
-// --- filters, tests, methods and functions
-using Args = std::vector<Value>;  // the subject (x of x | f), then one a parameter: undefined if not given
+// --- what a template does with values: all of it is a function of operands. Those of a Builtin are the subject (x of
+// x | f), then one a parameter: undefined if not given.
+using Args = std::vector<Value>;
+using Function = Value (*)(Context& c, const Args& args);
 struct Builtin {
   enum Kind { filter, test, method, function };
   Kind kind;
-  const char* name;
-  const char* params;  // a space behind each
-  size_t required;     // how many of them must be given
-  Value (*call)(Context& c, const Args& args);
+  std::string_view name;
+  std::array<std::string_view, 3> params;  // "": no more
+  size_t required;                         // how many of them must be given
+  Function call;
 };
 const Builtin* find_builtin(Builtin::Kind kind, std::string_view name);
+// What the syntax without a name does; jinja_builtins.cpp says with which operands.
+Value get_item(Context& c, const Args& a);
+Value slice(Context& c, const Args& a);
+Value make_list(Context& c, const Args& a);
+Value make_dict(Context& c, const Args& a);
+Value make_namespace(Context& c, const Args& a);
+Value set_attribute(Context& c, const Args& a);
+Value negate(Context& c, const Args& a);
+Value binary(Context& c, std::string_view op, const Value& left, const Value& right);  // all but `and`, `or`
 
-// --- parser
-// Statements. for_: targets (a list of names), iterable, condition, body, else body. set_attribute: value, namespace.
-// condition, which is an expression, too: test, then, else.
-// Expressions. dict, name_space: key, value, key, value … item: object, key. slice: object, begin, end, step.
-// call: subject, arguments. binary: its `text` says which. missing: what is not there.
-enum class Op {
-  // clang-format off
-  data, output, block, for_, set, set_attribute, condition,
-  missing, integer, string, name, list, dict, name_space, item, slice, call, not_, binary
-  // clang-format on
-};
+// --- the tree
+// The kids of block: statements. for_: targets (a block of names), iterable, condition, body, else body. output, set:
+// the value. condition, which is {% if %} and `x if y else z`: test, then, else. call: the operands. binary: left,
+// right; its `text` is the operator. missing: what is not there.
+enum class Op { block, for_, output, set, condition, call, binary, missing, string, integer, name };
 struct Node {
   Op op;
-  int line;
+  int line;  // of literals and variables
   std::string text = {};
   std::vector<Node> kids = {};
-  const Builtin* builtin = nullptr;
+  Function function = nullptr;
   int depth = 1;  // levels of the tree from here down
 };
 Node parse(std::string_view source);
-
-// --- evaluator
-Text evaluate(const Node& program, const nlohmann::ordered_json& variables);
 
 }  // namespace nano::jinja

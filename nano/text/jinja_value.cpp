@@ -5,6 +5,7 @@
 
 #include "base/error.h"  // Error
 #include "text/jinja.h"  // Context, Value, Text
+#include "text/utf8.h"   // first_character, last_character
 
 namespace nano::jinja {
 namespace {
@@ -15,6 +16,25 @@ constexpr int kMaxValueDepth = 100;   // of lists and dicts in each other: what 
 
 }  // namespace
 
+// --- characters
+const std::string_view kWhiteSpace =
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f "
+    "\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009"
+    "\u200a\u2028\u2029\u202f\u205f\u3000";
+
+std::string_view strip(std::string_view text, std::string_view characters, bool left, bool right) {
+  const auto goes = [&](std::string_view character) {
+    const bool stray = character.size() == 1 && static_cast<unsigned char>(character[0]) >= 0x80;
+    return !stray && characters.find(character) != std::string::npos;
+  };
+  while (left && !text.empty() && goes(text.substr(0, first_character(text))))
+    text.remove_prefix(first_character(text));
+  while (right && !text.empty() && goes(text.substr(text.size() - last_character(text))))
+    text.remove_suffix(last_character(text));
+  return text;
+}
+
+// --- Items
 Value* Items::find(std::string_view key) {
   for (size_t i = 0; i < keys.size(); ++i)
     if (keys[i].text->bytes == key) return &values[i];
@@ -41,6 +61,16 @@ void Context::append(Text& text, const Text& more) {
   charge(more.bytes.size() / 32);
   text.bytes += more.bytes, text.origin += more.origin;
   if (text.bytes.size() > kMaxText) fail(fmt::format("a text of more than {} MB", kMaxText >> 20));
+}
+
+const Value& Context::given(const Value& v) const {
+  if (!v.given()) fail(fmt::format("'{}' is undefined", v.name ? *v.name : "value"));
+  return v;
+}
+
+const Value& Context::expect(const Value& v, Kind kind) const {
+  if (!given(v).is(kind)) fail(fmt::format("expected a {}, got {}", kind_name(kind), kind_name(v.kind)));
+  return v;
 }
 
 Value Context::string(Text text) {
@@ -81,10 +111,10 @@ Value Context::from_json(const nlohmann::ordered_json& json, char origin, int de
 }
 
 // --- Python's meaning
-const char* type_name(const Value& v) {
+const char* kind_name(Kind kind) {
   static constexpr const char* kNames[] = {"undefined", "none", "boolean", "integer",   "real number",
                                            "string",    "list", "mapping", "namespace", "function"};
-  return kNames[int(v.kind)];
+  return kNames[int(kind)];
 }
 
 bool truthy(const Value& v) {
@@ -113,36 +143,12 @@ bool equal(Context& c, const Value& a, const Value& b) {
   return true;
 }
 
-bool contains(Context& c, const Value& container, const Value& item) {
-  if (container.is(Kind::string) && item.is(Kind::string))
-    return find(c, *container.text, *item.text, 0) != std::string::npos;
-  if (container.is(Kind::string))
-    c.fail(fmt::format("'in' a string: expected a string, got {}", type_name(item)));
-  const std::vector<Value> items = iterate(c, container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(c, v, item); });
-}
-
 size_t find(Context& c, const Text& text, const Text& what, size_t from) {
   const size_t rest = text.bytes.size() - from, size = 1 + what.bytes.size();
   if (size > 256) c.charge(rest * size / 1024);  // the worst case, which is slow with long strings
   const size_t found = text.bytes.find(what.bytes, from);
   c.charge((found == std::string::npos ? rest : found - from) * std::min<size_t>(size, 256) / 1024);
   return found;
-}
-
-Value get_item(Context& c, const Value& object, const Value& key) {
-  if (!object.given()) c.fail(fmt::format("'{}' is undefined", object.name ? *object.name : "value"));
-  const Value missing{.name = key.is(Kind::string) ? &key.text->bytes : nullptr};
-  if (key.is(Kind::string) && (object.is(Kind::dict) || object.is(Kind::name_space))) {
-    c.charge(object.items->keys.size() / 16);
-    const Value* found = object.items->find(key.text->bytes);
-    return found ? *found : missing;
-  }
-  if (!key.is_int() || (!object.is(Kind::list) && !object.is(Kind::string))) return missing;
-  const std::vector<Value> characters = object.is(Kind::string) ? iterate(c, object) : std::vector<Value>();
-  const std::vector<Value>& items = object.is(Kind::list) ? object.items->values : characters;
-  const int64_t n = int64_t(items.size()), i = key.integer < 0 ? key.integer + n : key.integer;
-  return i >= 0 && i < n ? items[size_t(i)] : missing;
 }
 
 std::vector<Value> iterate(Context& c, const Value& v) {
@@ -152,11 +158,11 @@ std::vector<Value> iterate(Context& c, const Value& v) {
   } else if (v.is(Kind::string)) {
     const std::string_view bytes = v.text->bytes;
     for (size_t at = 0, size; at < bytes.size(); at += size) {
-      size = character_size(bytes.substr(at));
+      size = first_character(bytes.substr(at));
       out.push_back(c.string(v.text->slice(at, size)));
     }
   } else if (v.given()) {
-    c.fail(fmt::format("a {} is not iterable", type_name(v)));
+    c.fail(fmt::format("a {} is not iterable", kind_name(v.kind)));
   }
   c.charge(out.size() / 16);
   return out;
@@ -171,7 +177,8 @@ Text to_text(Context& c, const Value& v) {
   if (v.is(Kind::integer)) s = std::to_string(v.integer);
   if (v.is(Kind::real)) s = fmt::format("{}", v.real);
   if (v.is(Kind::real) && s.find_first_of(".en") == std::string::npos) s += ".0";
-  if (v.kind > Kind::string) c.fail(fmt::format("unsupported: printing a {} (tojson can)", type_name(v)));
+  if (v.kind > Kind::string)
+    c.fail(fmt::format("unsupported: printing a {} (tojson can)", kind_name(v.kind)));
   return {s, std::string(s.size(), Text::kOwn)};
 }
 
@@ -185,13 +192,11 @@ void to_json(Context& c, const Value& v, int indent, int level, Text& out) {
   };
   const auto quote = [&](const Text& text) {
     c.charge(text.bytes.size() / 16);
+    const bool own = text.origin.find(Text::kForeign) == std::string::npos;
+    const std::string shown =
+        nlohmann::json(text.bytes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     put("\"", Text::kForeign);
-    for (size_t i = 0; i < text.bytes.size(); ++i) {
-      std::string shown(1, text.bytes[i]);
-      const bool plain = static_cast<unsigned char>(shown[0]) >= 0x20 && shown != "\"" && shown != "\\";
-      if (!plain) shown = nlohmann::json(shown).dump(), shown = shown.substr(1, shown.size() - 2);
-      out.bytes += shown, out.origin.append(shown.size(), text.origin[i]);
-    }
+    put(shown.substr(1, shown.size() - 2), own ? Text::kOwn : Text::kForeign);
     put("\"", Text::kForeign);
   };
   c.charge(1);
@@ -199,7 +204,8 @@ void to_json(Context& c, const Value& v, int indent, int level, Text& out) {
   if (v.is(Kind::none)) return put("null", Text::kForeign);
   if (v.is(Kind::boolean)) return put(v.integer ? "true" : "false", Text::kForeign);
   if (v.is_number()) return c.append(out, to_text(c, v));
-  if (!v.is(Kind::list) && !v.is(Kind::dict)) c.fail(fmt::format("an {} value has no JSON", type_name(v)));
+  if (!v.is(Kind::list) && !v.is(Kind::dict))
+    c.fail(fmt::format("an {} value has no JSON", kind_name(v.kind)));
   put(v.is(Kind::dict) ? "{" : "[", Text::kForeign);
   for (size_t i = 0; i < v.items->values.size(); ++i) {
     if (i > 0) put(indent < 0 ? ", " : ",", Text::kForeign);

@@ -10,7 +10,7 @@
 #include <utf8proc.h>
 
 #include "base/error.h"  // Error
-#include "text/utf8.h"   // utf8_length, replace_text
+#include "text/utf8.h"   // first_character, replace_text
 
 namespace nano {
 namespace {
@@ -92,7 +92,7 @@ void Regex::find_all(std::string_view text, const std::function<void(size_t, siz
       throw Error(fmt::format("regular expression \"{}\" moves backwards", pattern_));
     found(begin, end);
     // After an empty match the search goes on one character later, or it would find it for ever.
-    at = end > begin ? end : end < text.size() ? end + size_t(utf8_length(text.substr(end))) : end + 1;
+    at = end > begin ? end : end < text.size() ? end + first_character(text.substr(end)) : end + 1;
   }
 }
 
@@ -147,21 +147,7 @@ struct Span {
   bool matched;
 };
 
-// The whole text as a chain of spans, matched and not.
-std::vector<Span> cut(const Regex& pattern, const std::string& text) {
-  std::vector<Span> spans;
-  size_t done = 0;
-  pattern.find_all(text, [&](size_t begin, size_t end) {
-    if (begin > done) spans.push_back({done, begin, false});
-    spans.push_back({begin, end, true});
-    done = end;
-  });
-  if (done < text.size()) spans.push_back({done, text.size(), false});
-  return spans;
-}
-
-// Spans that belong together become one; `b` follows `a`.
-bool joined(const Span& a, const Span& b, SplitBehavior behavior) {
+bool joined(const Span& a, const Span& b, SplitBehavior behavior) {  // `b` follows `a`
   switch (behavior) {
     case SplitBehavior::merged_with_previous: return b.matched && !a.matched;
     case SplitBehavior::merged_with_next: return a.matched && !b.matched;
@@ -172,15 +158,23 @@ bool joined(const Span& a, const Span& b, SplitBehavior behavior) {
   return false;
 }
 
-void append_pieces(const std::string& text, const std::vector<Span>& spans, SplitBehavior behavior,
-                   std::vector<std::string>& out) {
-  for (size_t i = 0, next; i < spans.size(); i = next) {
-    next = i + 1;
-    while (next < spans.size() && joined(spans[next - 1], spans[next], behavior)) ++next;
-    if (behavior == SplitBehavior::removed && spans[i].matched) continue;
-    size_t begin = spans[i].begin, end = spans[next - 1].end;
-    if (begin < end) out.push_back(text.substr(begin, end - begin));
-  }
+// The whole text as a chain of spans, matched and not; those that belong together are one, named after its last part.
+std::vector<Span> cut(const Regex& pattern, const std::string& text, SplitBehavior behavior) {
+  std::vector<Span> spans;
+  const auto add = [&](const Span& span) {
+    if (!spans.empty() && joined(spans.back(), span, behavior))
+      spans.back() = {spans.back().begin, span.end, span.matched};
+    else
+      spans.push_back(span);
+  };
+  size_t done = 0;
+  pattern.find_all(text, [&](size_t begin, size_t end) {
+    if (begin > done) add({done, begin, false});
+    add({begin, end, true});
+    done = end;
+  });
+  if (done < text.size()) add({done, text.size(), false});
+  return spans;
 }
 
 // The Llama-3 pattern; Qwen-2 takes digits one by one.
@@ -201,10 +195,13 @@ std::vector<std::string> Pretokenizer::split(std::string text) const {
   for (const Step& step : steps_) {
     std::vector<std::string> next;
     for (std::string& piece : pieces) {
-      if (step.pattern)
-        append_pieces(piece, cut(*step.pattern, piece), step.behavior, next);
-      else
+      if (!step.pattern) {
         next.push_back(piece[0] == ' ' ? std::move(piece) : " " + piece);
+        continue;
+      }
+      for (const Span& span : cut(*step.pattern, piece, step.behavior))
+        if (span.begin < span.end && !(span.matched && step.behavior == SplitBehavior::removed))
+          next.push_back(piece.substr(span.begin, span.end - span.begin));
     }
     pieces = std::move(next);
   }

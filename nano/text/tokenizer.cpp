@@ -7,7 +7,7 @@
 
 #include "base/error.h"          // Error
 #include "text/chat_template.h"  // RenderedSpan
-#include "text/utf8.h"           // find_invalid_utf8, LossyUtf8
+#include "text/utf8.h"           // find_invalid_utf8, last_character, LossyUtf8
 
 namespace nano {
 namespace {
@@ -22,13 +22,6 @@ size_t space_at_start(std::string_view text) {
   bool space = (c >= 9 && c <= 13) || c == 0x85 ||
                (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);  // separators
   return space ? size_t(size) : 0;
-}
-
-size_t last_character(std::string_view text) {  // where it begins
-  size_t begin = text.size();
-  while (begin > 0 && (text[--begin] & 0xC0) == 0x80) {
-  }
-  return begin;
 }
 
 }  // namespace
@@ -54,6 +47,11 @@ void Tokenizer::mark_special(int32_t id) {
   token.special = true;
   model_.forbid(id);
   if (!added_.count(token.text)) add_added_token({id, token.text});
+}
+
+void Tokenizer::add_stop_id(int32_t id) {
+  mark_special(id);
+  if (id >= 0 && !std::count(stop_ids.begin(), stop_ids.end(), id)) stop_ids.push_back(id);
 }
 
 const Tokenizer::Token& Tokenizer::at(int32_t id) const {
@@ -105,8 +103,8 @@ std::vector<Tokenizer::Segment> Tokenizer::cut_added(std::string_view text,
     std::string_view before = text.substr(done, i - done);
     done = i + token->content.size();
     if (token->lstrip)
-      while (space_at_start(before.substr(last_character(before))) > 0)
-        before = before.substr(0, last_character(before));
+      while (!before.empty() && space_at_start(before.substr(before.size() - last_character(before))) > 0)
+        before.remove_suffix(last_character(before));
     if (token->rstrip)
       while (size_t size = space_at_start(text.substr(done))) done += size;
     if (!before.empty()) segments.push_back({before, -1});

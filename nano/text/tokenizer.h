@@ -6,6 +6,8 @@
 // BOS, EOS and every other stop id, whatever its mark. Added tokens that are not special ("<think>", Gemma's "\n\n")
 // are ordinary vocabulary: they are found in any text, as in the reference tokenizers, because the model has seen that
 // text only in this form.
+//
+// Not here: Unigram and WordPiece models, training, pairs of texts, truncation, padding.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +46,7 @@ class Tokenizer {
   Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer normalizer, Pretokenizer pretokenizer);
   void add_added_token(AddedToken token);  // Error: no such id
   void mark_special(int32_t id);           // from now on, whatever the file says; -1: nothing
+  void add_stop_id(int32_t id);            // and marks it special; -1: nothing
 
   using ByteRange = std::pair<size_t, size_t>;  // [first, second)
   struct EncodeOptions {

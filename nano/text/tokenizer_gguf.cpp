@@ -103,27 +103,13 @@ BpeModel make_model(const GgufFile& file, const Vocabulary& v, BpeModel::Options
     return model;
   }
   double rank = 0;
-  for (const std::string& merge : file.get_strings(kPrefix + "merges")) {
-    size_t space = merge.find(' ', 1);
-    if (space == merge.npos) throw Error("merge \"" + merge + "\" has no second part", kPrefix + "merges");
-    model.add_merge(merge.substr(0, space), merge.substr(space + 1), rank++);
+  const std::vector<std::string> merges = file.get_strings(kPrefix + "merges");
+  try {
+    for (const std::string& merge : merges) model.add_merge(merge, rank++);
+  } catch (const Error& e) {
+    throw Error(e.problem, kPrefix + "merges", e.hint);
   }
   return model;
-}
-
-void read_ids(const GgufFile& file, const Vocabulary& v, Tokenizer& out) {
-  out.bos_id = read_id(file, v, "bos_token_id", v.sentencepiece ? 1 : -1);
-  out.eos_id = read_id(file, v, "eos_token_id", v.sentencepiece ? 2 : -1);
-  auto add = [&](int32_t id) {
-    if (id >= 0 && !std::count(out.stop_ids.begin(), out.stop_ids.end(), id)) out.stop_ids.push_back(id);
-  };
-  add(out.eos_id);
-  add(read_id(file, v, "eot_token_id"));
-  add(read_id(file, v, "eom_token_id"));
-  for (size_t i = 0; i < v.texts.size(); ++i) {
-    bool may_end = v.is(i, Kind::control) || v.is(i, Kind::user_defined);
-    if (may_end && std::count(std::begin(kEndTexts), std::end(kEndTexts), v.texts[i])) add(int32_t(i));
-  }
 }
 
 void add_added_tokens(const Vocabulary& v, Tokenizer& out) {
@@ -134,8 +120,20 @@ void add_added_tokens(const Vocabulary& v, Tokenizer& out) {
     out.add_added_token(
         {int32_t(i), v.sentencepiece && user_defined ? replace_text(text, kSpaceMark, " ") : text});
   }
+}
+
+void read_ids(const GgufFile& file, const Vocabulary& v, Tokenizer& out) {
+  out.bos_id = read_id(file, v, "bos_token_id", v.sentencepiece ? 1 : -1);
+  out.eos_id = read_id(file, v, "eos_token_id", v.sentencepiece ? 2 : -1);
   out.mark_special(out.bos_id);
-  for (int32_t id : out.stop_ids) out.mark_special(id);
+  out.add_stop_id(out.eos_id);
+  out.add_stop_id(read_id(file, v, "eot_token_id"));
+  out.add_stop_id(read_id(file, v, "eom_token_id"));
+  for (size_t i = 0; i < v.texts.size(); ++i) {
+    bool may_end = v.is(i, Kind::control) || v.is(i, Kind::user_defined);
+    if (may_end && std::count(std::begin(kEndTexts), std::end(kEndTexts), v.texts[i]))
+      out.add_stop_id(int32_t(i));
+  }
 }
 
 }  // namespace
@@ -176,8 +174,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
                                          std::move(pretokenizer));
   out->replace_each_byte = sentencepiece;
   out->strip_leading_space = space_prefix;
-  read_ids(file, v, *out);
   add_added_tokens(v, *out);
+  read_ids(file, v, *out);
   const bool add_bos = sentencepiece || options.ignore_merges;  // Llama 3's too
   out->add_bos = file.get_bool(kPrefix + "add_bos_token", add_bos) && out->bos_id >= 0;
   out->add_eos = file.get_bool(kPrefix + "add_eos_token", false) && out->eos_id >= 0;

@@ -72,6 +72,20 @@ void read_member(const Json& root, const char* key, const std::string& file, Fn 
   }
 }
 
+// fn(step) for a stage of one step, or for each step of a Sequence, which lists them under `key`.
+template <class Fn>
+void each_step(const Json& json, const char* key, Fn fn) {
+  if (json.at("type") != "Sequence") return fn(json);
+  for (const Json& part : items(json.at(key))) each_step(part, key, fn);
+}
+
+// {"pattern": {"String": from}, "content": to}
+std::pair<std::string, std::string> get_replacement(const Json& json) {
+  const std::string from = json.at("pattern").at("String");
+  if (from.empty()) throw Error("the pattern of a Replace is empty");
+  return {from, json.at("content")};
+}
+
 Json read_object(std::string_view text, const std::string& file) {
   Json json = parse_json(text, file);
   if (!json.is_object()) throw Error("must be a JSON object", file);
@@ -138,14 +152,11 @@ void read_tokens(const Json& vocab, Vocabulary& v) {
 
 void read_normalizer(const Json& json, Normalizer& out) {
   const std::string type = json.at("type");
-  if (type == "Sequence") {
-    for (const Json& part : items(json.at("normalizers"))) read_normalizer(part, out);
-  } else if (type == "NFC") {
+  if (type == "NFC") {
     out.add_nfc();
   } else if (type == "Replace") {
-    const std::string from = json.at("pattern").at("String");
-    if (from.empty()) throw Error("the pattern of a Replace is empty");
-    out.add_replace(from, json.at("content"));
+    const auto [from, to] = get_replacement(json);
+    out.add_replace(from, to);
   } else if (type == "Prepend") {
     out.add_prepend(json.at("prepend"));
   } else {
@@ -169,9 +180,7 @@ void read_split(const Json& json, Pretokenizer& out) {
 void read_pretokenizer(const Json& json, Pretokenizer& out, bool& byte_level) {
   const std::string type = json.at("type");
   if (byte_level) throw Error("a pre-tokenizer after ByteLevel is not supported");
-  if (type == "Sequence") {
-    for (const Json& part : items(json.at("pretokenizers"))) read_pretokenizer(part, out, byte_level);
-  } else if (type == "Split") {
+  if (type == "Split") {
     read_split(json, out);
   } else if (type == "Digits") {
     const bool each = get_or(json, "individual_digits", false);
@@ -188,14 +197,10 @@ void read_pretokenizer(const Json& json, Pretokenizer& out, bool& byte_level) {
 void read_merges(const Json& merges, BpeModel& model) {
   double rank = 0;
   for (const Json& merge : items(merges)) {
-    if (merge.is_array() && merge.size() == 2) {
+    if (merge.is_array() && merge.size() == 2)
       model.add_merge(merge[0], merge[1], rank++);
-      continue;
-    }
-    const std::string text = merge;  // "left right", the older form
-    size_t space = text.find(' ', 1);
-    if (space == text.npos) throw Error("merge \"" + text + "\" has no second part");
-    model.add_merge(text.substr(0, space), text.substr(space + 1), rank++);
+    else
+      model.add_merge(merge.get<std::string>(), rank++);  // "left right", the older form
   }
 }
 
@@ -230,9 +235,7 @@ void DecoderBuilder::read(const Json& json) {
   const std::string type = json.at("type");
   if (fused && type != "Strip" && type != "Fuse")
     throw Error("a decoder " + type + " after Fuse or ByteLevel is not supported");
-  if (type == "Sequence") {
-    for (const Json& part : items(json.at("decoders"))) read(part);
-  } else if (type == "ByteLevel") {
+  if (type == "ByteLevel") {
     for (size_t i = 0; i < tokens.size(); ++i)  // added tokens are written as they are
       if (!added.count(int32_t(i)))
         tokens[i].bytes = bytes_of_stand_ins(tokens[i].bytes).value_or(tokens[i].bytes);
@@ -244,8 +247,7 @@ void DecoderBuilder::read(const Json& json) {
     }
     byte_fallback = true;
   } else if (type == "Replace") {
-    const std::string from = json.at("pattern").at("String"), to = json.at("content");
-    if (from.empty()) throw Error("the pattern of a Replace is empty");
+    const auto [from, to] = get_replacement(json);
     for (Token& token : tokens) token.bytes = replace_text(token.bytes, from, to);
   } else if (type == "Strip") {
     if (!fused || json.at("content") != " " || json.at("start") != 1 || json.at("stop") != 0)
@@ -261,9 +263,7 @@ void DecoderBuilder::read(const Json& json) {
 // The ids a TemplateProcessing puts around a text.
 void read_post_processor(const Json& json, Tokenizer& out) {
   const std::string type = json.at("type");
-  if (type == "Sequence") {
-    for (const Json& part : items(json.at("processors"))) read_post_processor(part, out);
-  } else if (type == "TemplateProcessing") {
+  if (type == "TemplateProcessing") {
     std::vector<int32_t> prefix, suffix;
     int num_texts = 0;
     for (const Json& item : items(json.at("single"))) {
@@ -293,15 +293,11 @@ int32_t read_token(const Json& json, const Tokenizer& tokenizer) {
   return id;
 }
 
-void add_stop_id(Tokenizer& out, int32_t id) {
-  if (!std::count(out.stop_ids.begin(), out.stop_ids.end(), id)) out.stop_ids.push_back(id);
-}
-
 void read_tokenizer_config(const Json& config, const std::string& file, Tokenizer& out) {
   read_member(config, "bos_token", file, [&](const Json& json) { out.bos_id = read_token(json, out); });
   read_member(config, "eos_token", file, [&](const Json& json) {
     out.eos_id = read_token(json, out);
-    add_stop_id(out, out.eos_id);
+    out.add_stop_id(out.eos_id);
   });
   read_member(config, "chat_template", file, [&](const Json& json) {
     if (json.is_array())
@@ -316,7 +312,7 @@ void read_tokenizer_config(const Json& config, const std::string& file, Tokenize
 void read_config_ids(const Json& config, const std::string& file, bool bos, Tokenizer& out) {
   read_member(config, "eos_token_id", file, [&](const Json& json) {  // 2, or [2, 32000]
     for (const Json& id : json.is_array() ? json : Json::array({json}))
-      add_stop_id(out, get_id(id, out.vocab_size()));
+      out.add_stop_id(get_id(id, out.vocab_size()));
   });
   if (bos && out.bos_id < 0)
     read_member(config, "bos_token_id", file,
@@ -357,9 +353,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
   bool byte_level = false;
   DecoderBuilder decoder{v.tokens, v.added_ids};
   std::optional<BpeModel> model;
-  read_member(root, "normalizer", where, [&](const Json& json) { read_normalizer(json, normalizer); });
-  read_member(root, "pre_tokenizer", where,
-              [&](const Json& json) { read_pretokenizer(json, pretokenizer, byte_level); });
+  const auto read_steps = [&](const char* stage, const char* list, auto read) {
+    read_member(root, stage, where, [&](const Json& json) { each_step(json, list, read); });
+  };
+  read_steps("normalizer", "normalizers", [&](const Json& step) { read_normalizer(step, normalizer); });
+  read_steps("pre_tokenizer", "pretokenizers",
+             [&](const Json& step) { read_pretokenizer(step, pretokenizer, byte_level); });
   read_member(root, "added_tokens", where, [&](const Json& json) { read_added_tokens(json, normalizer, v); });
   read_member(root, "model", where, [&](const Json& json) {
     // Files of the first years state no type; only BPE has merges.
@@ -368,14 +367,14 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
     read_tokens(json.at("vocab"), v);
     model = read_model(json, v, byte_level);
   });
-  read_member(root, "decoder", where, [&](const Json& json) { decoder.read(json); });
+  read_steps("decoder", "decoders", [&](const Json& step) { decoder.read(step); });
 
   auto out = std::make_unique<Tokenizer>(std::move(v.tokens), std::move(*model), std::move(normalizer),
                                          std::move(pretokenizer));
   out->replace_each_byte = decoder.byte_fallback;
   out->strip_leading_space = decoder.strip_leading_space;
   for (AddedToken& token : v.added) out->add_added_token(std::move(token));
-  read_member(root, "post_processor", where, [&](const Json& json) { read_post_processor(json, *out); });
+  read_steps("post_processor", "processors", [&](const Json& step) { read_post_processor(step, *out); });
   return out;
 }
 
@@ -391,7 +390,6 @@ std::unique_ptr<Tokenizer> tokenizer_from_hf(const std::string& path) {
   if (is_directory) read_companions(path, *out);
   if (out->bos_id < 0 && out->prefix_ids.size() == 1) out->bos_id = out->prefix_ids[0];
   out->mark_special(out->bos_id);
-  for (int32_t id : out->stop_ids) out->mark_special(id);
   out->add_bos = !out->prefix_ids.empty();
   out->add_eos = !out->suffix_ids.empty();
   return out;

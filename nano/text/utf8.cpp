@@ -1,5 +1,7 @@
 #include "text/utf8.h"
 
+#include <algorithm>
+
 namespace nano {
 
 int utf8_length(std::string_view s) {
@@ -18,6 +20,14 @@ int utf8_length(std::string_view s) {
     if (byte(i) < low || byte(i) > high) return 0;
   }
   return length;
+}
+
+size_t first_character(std::string_view s) { return size_t(std::max(utf8_length(s), 1)); }
+
+size_t last_character(std::string_view s) {
+  for (size_t size = 1; size <= std::min<size_t>(s.size(), 4); ++size)
+    if (utf8_length(s.substr(s.size() - size)) == int(size)) return size;
+  return 1;
 }
 
 size_t find_invalid_utf8(std::string_view s) {

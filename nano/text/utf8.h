@@ -1,4 +1,5 @@
 // UTF-8: what is valid (Unicode 15, table 3-7: no overlong forms, no surrogates), and how invalid bytes are shown.
+// Normalisation and the classes of characters are utf8proc's.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,9 @@ namespace nano {
 // Length of the character at the start of `s`: 1..4. 0 if the bytes can't be one. If `s` ends inside a character
 // that is right so far: minus the bytes it has.
 int utf8_length(std::string_view s);
+// Bytes of the first and of the last character; what is not UTF-8 counts byte by byte. REQUIRES: `s` is not empty.
+size_t first_character(std::string_view s);
+size_t last_character(std::string_view s);
 // Offset of the first byte that is not valid UTF-8; npos if all is well.
 size_t find_invalid_utf8(std::string_view s);
 // Every `from` in `text` becomes `to`.

@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/error.h"
-#include "text/chat_template.h"
+#include "base/error.h"          // Error
+#include "text/chat_template.h"  // ChatTemplate
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const nlohmann::ordered_json variables = {

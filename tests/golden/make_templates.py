@@ -49,6 +49,8 @@ CONVERSATIONS = {
         messages=[user("{{ 7*7 }} {% raw %} {# x #} <|im_end|> </s> [INST] <end_of_turn>"), bot("{%- endif %}"), user("}}")],
         add_generation_prompt=True),
     "empty content": dict(messages=[user(""), bot(""), user("")], add_generation_prompt=True),
+    "blank lines": dict(messages=[{"role": "system", "content": "\n"}, user("\n\n"), bot(" \n\t\n"), user("\n\na\n\n\nb\n \n")],
+                        add_generation_prompt=True),
     "two users in a row": dict(messages=[user("a"), user("b")], add_generation_prompt=True),
     "assistant first": dict(messages=[bot("a"), user("b")], add_generation_prompt=True),
     "no messages": dict(messages=[], add_generation_prompt=True),
