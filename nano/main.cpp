@@ -17,6 +17,8 @@
 namespace nano {
 namespace {
 
+const char* const kVersion = "0.1";
+
 struct Command {
   const char* name;
   const char* help;
@@ -49,6 +51,10 @@ int dispatch(const Args& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     print_help();
     return args.empty() ? 2 : 0;
+  }
+  if (args[0] == "--version") {
+    fmt::print("nano {}, compiler {}\n", kVersion, __VERSION__);
+    return 0;
   }
   std::string names;
   for (const Command& command : kCommands) {

@@ -106,6 +106,18 @@ TEST_CASE("--help is on stdout and fits a screen") {
   CHECK(contains(run.out, "--[no-]enable-prefix-caching"));
   CHECK(contains(run.out, "{prefix cache}"));
   CHECK(!contains(run.out, "\x1b"));
+  size_t at = 0;  // the groups, in the order of the table
+  for (const char* group : {"Positionals:\n", "\nModel:\n", "\nMemory and KV cache:\n", "\nScheduler:\n",
+                            "\nSampling (vLLM's SamplingParams) {sampler}:\n", "\nPrompts and output:\n"}) {
+    CAPTURE(group);
+    CHECK(run.out.find(group, at) != std::string::npos);
+    at = run.out.find(group, at);
+  }
+  for (size_t begin = 0, end; (end = run.out.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    INFO(run.out.substr(begin, end - begin));
+    CHECK(end - begin <= 110);
+  }
+  CHECK(run_nano({"--version"}).out.rfind("nano ", 0) == 0);
 }
 
 TEST_CASE("run --json is one RequestOutput, and underscores in flags are dashes") {
@@ -229,6 +241,43 @@ TEST_CASE("Ctrl-C ends a run with what there is") {
   CHECK(ran.err == "");
 }
 
+TEST_CASE("SIGTERM ends a run as Ctrl-C does, with whole lines in the trace") {
+  const std::string trace = temporary_file("");
+  const auto ran =
+      run_nano({"run", tiny(), "--device", "ref", "--no-stats", "--raw", "--max-tokens", "2000",
+                "--ignore-eos", "--kv-cache-memory-bytes", "16MB", "In the beginning", "--trace", trace},
+               "", 50, SIGTERM);
+  CHECK(ran.exit_code == 1);
+  CHECK(ran.out.size() > 1);
+  CHECK(ran.err == "");
+  const auto summary = run_nano({"trace", "summary", trace, "--json"});
+  CHECK(summary.exit_code == 0);
+  CHECK(summary.err == "");
+  std::remove(trace.c_str());
+}
+
+TEST_CASE("prompts and texts may come through a pipe") {
+  auto shell = [](const std::string& command) {
+    const std::string out = temporary_file("");
+    const int status = std::system(("bash -c '" + command + "' >" + out + " 2>&1").c_str());
+    return std::to_string(status) + ": " + nano_test::take_file(out);
+  };
+  const std::string nano = nano_test::nano_binary(),
+                    flags = " --device ref --no-stats --kv-cache-memory-bytes 16MB ";
+  const std::string run = nano + " run " + tiny() + flags + "--raw --temperature 0 --max-tokens 2 --prompts ";
+  const std::string want = shell("echo \"In the beginning\" | " + nano + " run " + tiny() + flags +
+                                 "--raw --temperature 0 --max-tokens 2");
+  CHECK(want.rfind("0: ", 0) == 0);
+  const std::string line = "echo \\\"In the beginning\\\"";
+  CHECK(shell(line + " | " + run + "-") == want);
+  CHECK(shell(line + " | " + run + "/dev/stdin") == want);
+  CHECK(shell(run + "<(" + line + ")") == want);
+  const std::string ppl = nano + " ppl " + tiny() + flags + "--ctx 4 --json --file ",
+                    text = "echo And God said unto him";
+  CHECK(contains(shell(text + " | " + ppl + "-"), "\"chunks\":1"));
+  CHECK(shell(text + " | " + ppl + "-") == shell(ppl + "<(" + text + ")"));
+}
+
 TEST_CASE("tokenize gives back any text, also over stdin and byte for byte") {
   for (const std::string text : {"Hello, world!\n", "日本語と中文", "👩‍👩‍👧 é ไทย",
                                  "  two  spaces\t", "[1,2]", "1234"}) {
@@ -318,6 +367,27 @@ TEST_CASE("info of a model adds up") {
   CHECK(std::abs(out["tensors"][0]["bits_per_weight"].get<double>() - 8.5) <= 1e-9);
 }
 
+TEST_CASE("info says the KV cache that run then has") {
+  auto tokens = [](const std::string& text) {
+    const std::string before = "GPU KV cache size: ";
+    REQUIRE(contains(text, before));
+    return std::stoll(text.substr(text.find(before) + before.size()));
+  };
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--max-model-len", "100"}, {"--device-memory", "100MB"}}) {
+    std::vector<std::string> info = {"info", tiny(), "--device", "ref"};
+    std::vector<std::string> run = {"run", tiny(), "--device", "ref", "--raw", "--max-tokens", "1", "And"};
+    info.insert(info.end(), flags.begin(), flags.end());
+    run.insert(run.end(), flags.begin(), flags.end());
+    const auto said = tokens(run_nano(info).out), has = tokens(run_nano(run).err);
+    CAPTURE(said, has);
+    CHECK(std::abs(said - has) <= (flags.size() == 2 && flags[0] == "--device-memory" ? has / 100 : 0));
+  }
+  const auto refused = run_nano({"info", tiny(), "--device-memory", "10MB"});
+  CHECK(refused.exit_code == 0);
+  CHECK(contains(refused.out, "no memory for the cache blocks"));
+}
+
 TEST_CASE("ppl counts whole chunks only, and says both definitions") {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "And God said, Let there be light: and there was light. ";
@@ -367,7 +437,23 @@ TEST_CASE("trace summary reads what --trace wrote") {
   CHECK(out["sampled_tokens"] == 5);
   const auto text = run_nano({"trace", "summary", trace});
   CHECK(contains(text.out, "|Pdddd\n"));
-  std::remove(trace.c_str());
+  CHECK(text.err == "");
+
+  const std::string whole = nano_test::take_file(trace);  // cut short, as by kill -9
+  const std::string cut = temporary_file(whole.substr(0, whole.size() - 10));
+  const auto short_one = run_nano({"trace", "summary", cut, "--json"});
+  CHECK(short_one.exit_code == 0);
+  CHECK(lines(short_one.err) == 1);
+  CHECK(contains(short_one.err, "line " + std::to_string(lines(whole)) + " is incomplete"));
+  CHECK(Json::parse(short_one.out)["requests"] == 1);
+  std::remove(cut.c_str());
+  const std::string header = temporary_file(whole.substr(0, 20)), middle = temporary_file(
+                                                                      "{\"trace\": \"nano\", "
+                                                                      "\"version\": 1}\n{\"st\n{}\n");
+  CHECK(run_nano({"trace", "summary", header}).exit_code == 2);
+  CHECK(run_nano({"trace", "summary", middle}).exit_code == 2);
+  std::remove(header.c_str());
+  std::remove(middle.c_str());
 }
 
 TEST_CASE("chat takes its turns from stdin, and remembers until /reset") {

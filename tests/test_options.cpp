@@ -65,6 +65,19 @@ TEST_CASE("the table of flags has each name once, and help for each") {
   }
 }
 
+TEST_CASE("choices are one of the list, not a piece of it") {
+  nano::check_choice("b", "a|b|c", "--x");
+  nano::check_choice("anything", "", "--x");
+  for (const char* value : {"", "a|b", "|", "d", "A"}) {
+    CAPTURE(value);
+    CHECK_THROWS_AS(nano::check_choice(value, "a|b|c", "--x"), nano::Error);
+  }
+  nano::EngineOptions options;
+  nano::check_choices(options);
+  options.scheduling = "best";
+  CHECK_THROWS_AS(nano::check_choices(options), nano::Error);
+}
+
 TEST_CASE("options_json writes each flag under its name, and leaves out what was not given") {
   nano::EngineOptions options;
   options.model = "a \"b\" \xff";

@@ -98,6 +98,26 @@ TEST_CASE("M1 the sum is printed, and the flag value it names is enough") {
   CHECK(!contains(refusal(o), "give --device-memory"));
 }
 
+TEST_CASE("without --device-memory the KV cache gets 4 GiB at most, or what one sequence needs") {
+  nano::EngineOptions o = small_options();
+  o.kv_cache_memory_bytes.reset();
+  const nano::MemoryPlan small = resolve(o).memory;
+  const auto half = int64_t(double(nano::most_device_memory(o)) * o.gpu_memory_utilization);
+  const int64_t four = int64_t(4) << 30, room = half - small.weights - small.scratch;
+  CHECK(small.kv_bytes <= std::min(four, room));
+  CHECK(small.kv_bytes > std::min(four, room) - 2 * small.block_bytes());
+
+  nano::ModelConfig long_context = small_config();
+  const int64_t tokens =
+      room / 4 * 3 / small.kv_bytes_per_token;  // of a sequence that takes 3/4 of what there is
+  if (tokens > INT32_MAX) return;
+  long_context.max_position = int32_t(tokens);
+  auto backend = nano::make_ref_backend(nano::ActivationDtype::float32);
+  const nano::MemoryPlan m = nano::resolve(o, long_context, 1000, *backend).memory;
+  CHECK(m.num_blocks >= m.blocks_per_seq());
+  CHECK(m.kv_bytes <= std::max(four, tokens * m.kv_bytes_per_token) + m.block_bytes());
+}
+
 TEST_CASE("kv-cache-memory-bytes overrides the device's memory, the number of blocks overrides both") {
   nano::EngineOptions o = small_options();
   o.device_memory = 1;  // hopeless

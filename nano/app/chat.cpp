@@ -10,9 +10,8 @@
 #include "app/llm.h"            // LLM
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, stats_line
-#include "app/terminal.h"       // Interrupt
+#include "app/terminal.h"       // Interrupt, read_input
 #include "base/error.h"         // Error
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
@@ -127,7 +126,7 @@ int loop(Chat& chat) {
     const LineReader::Got got = reader.next(line);
     if (got == LineReader::Got::end) break;
     if (got == LineReader::Got::interrupted) {
-      if (!interactive) return 1;
+      if (!interactive || chat.interrupt.terminated()) return 1;
       fmt::print("\n");
       print_stderr("{}", dim(kHelp));
       continue;
@@ -147,6 +146,7 @@ int loop(Chat& chat) {
         print_stderr("error: {}\n", error.what());
         failed = true;
       }
+      if (chat.interrupt.terminated()) return 1;
     }
   }
   if (interactive) fmt::print("\n");
@@ -172,12 +172,12 @@ int chat_command(const Args& args) {
   const SamplingParams params = make_sampling_params(options, sampling);
   if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
 
-  Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(
-      options, interrupt, {chat_template.empty() ? "" : read_file(chat_template), /*required=*/true});
+  const std::string source = chat_template.empty() ? "" : read_input(chat_template);
+  const std::unique_ptr<LLM> llm = start_llm(options, {source, /*required=*/true});
   if (!llm->has_chat_template())
     throw Error("this model has no chat template", options.model,
                 "give --chat-template FILE, or use `run --raw`");
+  Interrupt interrupt;
   Chat chat{*llm, params, system, options.stats, interrupt};
   const int exit_code = loop(chat);
   close_trace(*llm);

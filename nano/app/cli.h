@@ -12,6 +12,10 @@
 
 #include "base/options.h"  // EngineOptions
 
+namespace CLI {
+class App;
+}
+
 namespace nano {
 
 using Args = std::vector<std::string>;  // what stands after the command's name
@@ -44,15 +48,8 @@ class ArgParser {
   [[noreturn]] void refuse(const std::string& problem) const;  // Error with the hint to look at --help
 
  private:
-  struct Cli;     // CLI11's side
-  struct Entry {  // of --help
-    std::string group, name, help;
-  };
-  void print_help() const;
-
-  std::string command_, description_, group_ = "Options";
-  std::vector<Entry> entries_;
-  std::unique_ptr<Cli> cli_;
+  std::string command_, group_ = "Options";
+  std::unique_ptr<CLI::App> cli_;
   std::vector<std::string> positionals_;
   size_t next_positional_ = 0;
 };

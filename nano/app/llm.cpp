@@ -54,6 +54,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   return tokenizer_from_hf(path);
 }
 
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where) {
+  bool good = messages.is_array();
+  for (const auto& message : messages) good = good && message.is_object();
+  if (!good)
+    throw Error("'messages' must be a list of objects", where,
+                R"([{"role": "user", "content": "…"}] is a conversation)");
+}
+
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                            const nlohmann::ordered_json& messages, bool add_generation_prompt,
                            const std::optional<std::string>& bos_token,

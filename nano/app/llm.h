@@ -116,6 +116,8 @@ class LLM {
 
 // The tokenizer of a .gguf file, a Hugging Face directory or a tokenizer.json; needs no weights.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// Error naming `where` unless these are a conversation: a list of objects.
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
 // A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
 // bos_token and eos_token default to the tokenizer's.
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,

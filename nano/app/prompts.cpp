@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "app/sampling_json.h"  // set_sampling_field
+#include "app/sampling_json.h"  // set_sampling_field, warn_of_low_temperature
+#include "app/terminal.h"       // read_input
 #include "base/error.h"         // Error
 #include "base/json.h"          // parse_ordered_json
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
@@ -36,8 +36,8 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
   for (const auto& [key, value] : line.items()) sources += is_source(key);
   if (sources != 1) throw Error("needs one of 'prompt', 'messages' and 'prompt_token_ids'", where);
   if (line.contains("messages")) {
-    if (!line["messages"].is_array()) throw Error("'messages' must be a list", where);
     job.messages = line["messages"];
+    check_messages(job.messages, where);
     return;
   }
   const Json& prompt = line.contains("prompt") ? line["prompt"] : line["prompt_token_ids"];
@@ -70,6 +70,7 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
         throw Error("'" + key + "' is not a field of a prompt or of SamplingParams", where);
     }
     set_source(job, line, where);
+    if (line.contains("temperature")) warn_of_low_temperature(job.params, where);
   } catch (const Error& error) {
     job.prompt.text = text;
     job.error = error.what();
@@ -113,7 +114,7 @@ void render(const LLM& llm, PromptJob& job, const PromptOptions& options) {
 }
 
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults) {
-  const std::string file = read_file(path);
+  const std::string file = read_input(path), name = path == "-" ? "stdin" : path;
   std::vector<PromptJob> jobs;
   int64_t number = 0;
   for (size_t begin = 0; begin < file.size();) {
@@ -122,9 +123,9 @@ std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingPa
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", path, number)));
+    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", name, number)));
   }
-  if (jobs.empty()) throw Error("it holds no prompts", path, "one JSON string or object a line");
+  if (jobs.empty()) throw Error("it holds no prompts", name, "one JSON string or object a line");
   return jobs;
 }
 

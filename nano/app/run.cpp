@@ -10,10 +10,9 @@
 #include "app/output_json.h"    // request_output_json
 #include "app/prompts.h"        // jobs_from_jsonl, render
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
-#include "app/start.h"          // start_llm
-#include "app/terminal.h"       // Interrupt
+#include "app/start.h"          // start_llm, close_trace, stats_line
+#include "app/terminal.h"       // Interrupt, print_stderr, read_input
 #include "base/error.h"         // Error
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
@@ -40,9 +39,10 @@ bool parse(const Args& args, RunOptions& o) {
   parser.add("raw", o.prompt.raw, "plain completion, even if the model has a chat template");
   parser.option("system", "TEXT", "the system message", [&](const std::string& v) { o.prompt.system = v; });
   parser.add("chat-template", o.chat_template, "a file with a Jinja template, in place of the model's");
-  parser.add("prompts", o.prompts_file,
-             "a file with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
-             "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
+  parser.add(
+      "prompts", o.prompts_file,
+      "a file (- = stdin) with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
+      "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
   parser.add("prompt-token-ids", o.token_ids, "the prompt as ids: 1,2,3");
   parser.add("json", o.json, "one RequestOutput a line");
   if (!parser.parse(args)) return false;
@@ -52,9 +52,12 @@ bool parse(const Args& args, RunOptions& o) {
   if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
     parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
   if (o.prompts_file.empty() && o.token_ids.empty() && (!o.text || *o.text == "-")) {
-    if (!o.text && stdin_is_terminal()) parser.refuse("no PROMPT was given");
-    o.text = read_stdin();
+    const bool nothing = !o.text && stdin_is_terminal();
+    o.text = nothing ? "" : read_input("-");
     if (!o.text->empty() && o.text->back() == '\n') o.text->pop_back();
+    if (o.text->empty())
+      throw Error(nothing ? "no PROMPT was given" : "no PROMPT was given, and stdin is empty", "nano run",
+                  "give PROMPT, --prompts FILE or --prompt-token-ids; \"\" is an empty PROMPT");
   }
   return true;
 }
@@ -123,10 +126,9 @@ int run_command(const Args& args) {
   RunOptions o;
   if (!parse(args, o)) return 0;
   std::vector<PromptJob> jobs = make_jobs(o);
+  const std::string source = o.chat_template.empty() ? "" : read_input(o.chat_template);
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {source, any_conversation(jobs, o.prompt)});
   Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(
-      o.engine, interrupt,
-      {o.chat_template.empty() ? "" : read_file(o.chat_template), any_conversation(jobs, o.prompt)});
   for (PromptJob& job : jobs) render(*llm, job, o.prompt);
   const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
   auto show = [&](const RequestOutput& out) {

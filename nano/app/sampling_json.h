@@ -24,4 +24,7 @@ void add_sampling_flags(ArgParser& parser, nlohmann::json& given);
 // --generation-config vllm), then `given`. max_tokens is 256 if nobody says otherwise.
 SamplingParams make_sampling_params(const EngineOptions& options, const nlohmann::json& given);
 
+// As vLLM does: on stderr, if the sampler is going to raise it.
+void warn_of_low_temperature(const SamplingParams& params, const std::string& where);
+
 }  // namespace nano
