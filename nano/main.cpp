@@ -1,16 +1,18 @@
 // build/nano COMMAND …: the table of commands, and the one place where an Error becomes a line and an exit code.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "app/cli.h"       // Args
-#include "app/commands.h"  // run_command …
+#include "app/cli.h"       // Args, run_command …
 #include "app/terminal.h"  // print_stderr
 #include "base/error.h"    // Error
 
@@ -31,8 +33,9 @@ const Command kCommands[] = {
     {"info", "what a model is made of, and the memory it takes", info_command},
     {"tokenize", "text to token ids, or a conversation to its prompt", tokenize_command},
     {"ppl", "perplexity of a text", ppl_command},
-    {"bench", "latency | throughput: how fast", bench_command},
-    {"trace", "summary: what the scheduler did, from a --trace file", trace_command},
+    {"bench latency", "how long a batch of prompts takes", bench_latency_command},
+    {"bench throughput", "how many tokens a second", bench_throughput_command},
+    {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 
 void print_help() {
@@ -40,11 +43,16 @@ void print_help() {
       "nano: a small LLM inference engine to read and to teach from\n\n"
       "usage: build/nano COMMAND MODEL …\n"
       "MODEL is a .gguf file, a Hugging Face directory, or a name: tiny, smollm2\n\n");
-  for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.help);
+  for (const Command& command : kCommands) fmt::print("  {:<17} {}\n", command.name, command.help);
   fmt::print(
       "\n`build/nano COMMAND --help` lists the flags, their defaults and what each teaches.\n"
       "  build/nano run tiny \"In the beginning\" --raw\n"
       "  build/nano chat smollm2\n");
+}
+
+Args words_of(const Command& command) {
+  std::istringstream words(command.name);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 int dispatch(const Args& args) {
@@ -58,7 +66,9 @@ int dispatch(const Args& args) {
   }
   std::string names;
   for (const Command& command : kCommands) {
-    if (args[0] == command.name) return command.function(Args(args.begin() + 1, args.end()));
+    const Args words = words_of(command);
+    if (args.size() >= words.size() && std::equal(words.begin(), words.end(), args.begin()))
+      return command.function(Args(args.begin() + std::ptrdiff_t(words.size()), args.end()));
     names += (names.empty() ? "" : ", ") + std::string(command.name);
   }
   throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);

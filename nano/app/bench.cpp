@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/commands.h"     // bench_command
 #include "app/output_json.h"  // json_text
 #include "app/start.h"        // start_llm
 #include "app/stats.h"        // mean, percentile
@@ -28,34 +27,23 @@ struct BenchOptions {
   bool json = false;
 };
 
-// A count of this benchmark alone, and the least that it may be.
-struct Count {
-  const char* flag;
-  int64_t BenchOptions::*field;
-  int64_t least;
-  const char* help;
-};
+constexpr int64_t kMost = 1'000'000;  // of anything
 
-// What both benchmarks take, then `own`. False: --help was asked for.
-bool parse(ArgParser& parser, const Args& args, BenchOptions& o, std::vector<Count> counts) {
+// What both benchmarks take.
+void add_common_flags(ArgParser& parser, BenchOptions& o) {
   add_engine_flags(parser, o.engine);
   parser.heading("Benchmark");
-  counts.insert(counts.begin(), {{"input-len", &BenchOptions::input_len, 1, "tokens a prompt"},
-                                 {"output-len", &BenchOptions::output_len, 1, "tokens an answer"},
-                                 {"n", &BenchOptions::n, 1, "answers a prompt"}});
-  for (const Count& count : counts) parser.add(count.flag, o.*count.field, count.help);
+  parser.add("input-len", o.input_len, "tokens a prompt", 1, kMost);
+  parser.add("output-len", o.output_len, "tokens an answer", 1, kMost);
+  parser.add("n", o.n, "answers a prompt", 1, kMost);
   parser.add("output-json", o.output_json, "a file for the results");
   parser.add("json", o.json, "the results as JSON on stdout");
-  if (!parser.parse(args)) return false;
-  take_model(parser, o.engine);
-  no_more_positionals(parser);
-  for (const Count& count : counts)
-    if (const int64_t value = o.*count.field; value < count.least || value > 1'000'000)
-      parser.refuse(fmt::format("--{} must be from {} to 1000000", count.flag, count.least));
-  // Before the work, not after it; appending nothing leaves what is there.
+}
+
+// Before the work, not after it; appending nothing leaves what is there.
+void check_output(const BenchOptions& o) {
   if (!o.output_json.empty() && !std::ofstream(o.output_json, std::ios::app))
     throw Error("cannot be written", o.output_json);
-  return true;
 }
 
 std::vector<int32_t> random_ids(int64_t count, int32_t vocab, uint64_t seed, uint32_t which) {
@@ -63,6 +51,12 @@ std::vector<int32_t> random_ids(int64_t count, int32_t vocab, uint64_t seed, uin
   for (int64_t i = 0; i < count; ++i)
     ids.push_back(int32_t(random_bits({seed, which}, uint64_t(i)) % uint64_t(vocab)));
   return ids;
+}
+
+// A length within ratio of `middle`, at least 1.
+int64_t random_length(int64_t middle, double ratio, uint64_t seed, uint64_t draw) {
+  const double u = random_uniform({seed ^ 0x1e46, 0}, draw);
+  return std::max<int64_t>(1, int64_t(double(middle) * (1 - ratio + 2 * ratio * u) + 0.5));
 }
 
 SamplingParams exactly(int64_t tokens, int64_t n) {
@@ -137,16 +131,18 @@ std::string latency_text(const Json& result) {
   return text;
 }
 
-int latency(const Args& args) {
+}  // namespace
+
+int bench_latency_command(const Args& args) {
   BenchOptions o;
   o.engine.enable_prefix_caching = false;  // as vLLM does: the same prompts come in every iteration
   ArgParser parser("bench latency", "Time of one batch of random prompts from arrival to the last token.");
-  const bool ready =
-      parse(parser, args, o,
-            {{"batch-size", &BenchOptions::batch_size, 1, "prompts a batch"},
-             {"num-iters-warmup", &BenchOptions::num_iters_warmup, 0, "iterations that do not count"},
-             {"num-iters", &BenchOptions::num_iters, 1, "iterations that count"}});
-  if (!ready) return 0;
+  add_common_flags(parser, o);
+  parser.add("batch-size", o.batch_size, "prompts a batch", 1, kMost);
+  parser.add("num-iters-warmup", o.num_iters_warmup, "iterations that do not count", 0, kMost);
+  parser.add("num-iters", o.num_iters, "iterations that count", 1, kMost);
+  if (!parser.parse(args)) return 0;
+  check_output(o);
 
   const std::unique_ptr<LLM> llm = start_llm(o.engine);
   Interrupt interrupt;
@@ -170,22 +166,18 @@ int latency(const Args& args) {
   return 0;
 }
 
-// A length within ratio of `middle`, at least 1.
-int64_t random_length(int64_t middle, double ratio, uint64_t seed, uint64_t draw) {
-  const double u = random_uniform({seed ^ 0x1e46, 0}, draw);
-  return std::max<int64_t>(1, int64_t(double(middle) * (1 - ratio + 2 * ratio * u) + 0.5));
-}
-
-int throughput(const Args& args) {
+int bench_throughput_command(const Args& args) {
   BenchOptions o;
   o.input_len = 1024;
   ArgParser parser("bench throughput",
                    "All random prompts at once: how many tokens a second the engine gets through.");
-  parser.heading("Benchmark");
+  add_common_flags(parser, o);
+  parser.add("num-prompts", o.num_prompts, "prompts", 1, kMost);
   parser.add("random-range-ratio", o.random_range_ratio, "lengths vary by up to this share, both ways");
-  if (!parse(parser, args, o, {{"num-prompts", &BenchOptions::num_prompts, 1, "prompts"}})) return 0;
+  if (!parser.parse(args)) return 0;
   if (!(o.random_range_ratio >= 0 && o.random_range_ratio < 1))
     parser.refuse("--random-range-ratio must be in [0, 1)");
+  check_output(o);
 
   const std::unique_ptr<LLM> llm = start_llm(o.engine);
   Interrupt interrupt;
@@ -223,20 +215,6 @@ int throughput(const Args& args) {
          "{output_tokens_per_second:.2f} output tokens/s\n"
          "Total num prompt tokens:  {total_num_prompt_tokens}\n"
          "Total num output tokens:  {total_num_output_tokens}\n");
-  return 0;
-}
-
-}  // namespace
-
-int bench_command(const Args& args) {
-  const Args rest(args.begin() + (args.empty() ? 0 : 1), args.end());
-  if (!args.empty() && args[0] == "latency") return latency(rest);
-  if (!args.empty() && args[0] == "throughput") return throughput(rest);
-  const char* usage = "bench latency MODEL, or bench throughput MODEL; each has --help";
-  if (args.empty() || (args[0] != "--help" && args[0] != "-h"))
-    throw Error(args.empty() ? "which benchmark?" : "'" + args[0] + "' is not a benchmark", "nano bench",
-                usage);
-  fmt::print("usage: build/nano {}\n", usage);
   return 0;
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "app/cli.h"            // ArgParser
-#include "app/commands.h"       // chat_command
 #include "app/llm.h"            // LLM
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, stats_line
@@ -92,19 +91,13 @@ struct Chat {
   }
 
   RequestOutput answer(const Prompt& prompt) {
-    auto show = [&](const RequestOutput& out) {
-      fmt::print("{}", out.outputs[0].delta);
-      std::fflush(stdout);
-    };
-    std::vector<RequestOutput> results =
-        llm.generate({prompt}, {params}, show, [&] { return interrupt.taken(); });
+    const std::vector<RequestOutput> results =
+        llm.generate({prompt}, {params}, print_delta, [&] { return interrupt.taken(); });
     const RequestOutput& out = results.at(0);
     if (!out.error.empty()) return out;
     const CompletionOutput& text = out.outputs.at(0);
-    const bool aborted = text.finish_reason == FinishReason::abort;
-    fmt::print("{}\n", aborted ? text.delta : "");  // what the decoder held back
-    std::fflush(stdout);
-    if (aborted) print_stderr("{}\n", dim("[stopped]"));
+    print_rest(out);
+    if (text.finish_reason == FinishReason::abort) print_stderr("{}\n", dim("[stopped]"));
     if (text.finish_reason == FinishReason::length)
       print_stderr("{}\n", dim("[cut: --max-tokens, or the context is full]"));
     if (stats) print_stderr("{}\n", dim(stats_line(results)));
@@ -167,8 +160,6 @@ int chat_command(const Args& args) {
   parser.option("system", "TEXT", "the system message", [&](const std::string& v) { system = v; });
   parser.add("chat-template", chat_template, "a file with a Jinja template, in place of the model's");
   if (!parser.parse(args)) return 0;
-  take_model(parser, options);
-  no_more_positionals(parser);
   const SamplingParams params = make_sampling_params(options, sampling);
   if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
 

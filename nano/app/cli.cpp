@@ -92,9 +92,13 @@ void ArgParser::add(const std::string& name, std::string& field, const std::stri
   option(name, choices.empty() ? "TEXT" : choices, help + shown_default(field), set);
 }
 
-void ArgParser::add(const std::string& name, int64_t& field, const std::string& help) {
-  option(name, "N", help + shown_default(std::to_string(field)),
-         [this, name, &field](const std::string& value) { field = parse_human_int(value, where(name)); });
+void ArgParser::add(const std::string& name, int64_t& field, const std::string& help, int64_t low,
+                    int64_t high) {
+  option(name, "N", help + shown_default(std::to_string(field)), [=, this, &field](const std::string& value) {
+    field = parse_human_int(value, where(name));
+    if (field < low || field > high)
+      throw Error(fmt::format("{} is out of range: from {} to {}", field, low, high), where(name));
+  });
 }
 
 void ArgParser::add(const std::string& name, std::optional<int64_t>& field, const std::string& help) {
@@ -111,12 +115,33 @@ void ArgParser::add(const std::string& name, bool& field, const std::string& hel
   flag(name, help + shown_default(field ? "on" : "off"), [&field](bool on) { field = on; });
 }
 
-void ArgParser::positional(const std::string& name, const std::string& help) {
+void ArgParser::positional(const std::string& name, std::string& field, const std::string& help) {
+  add_positional({name, &field, nullptr}, help);
+}
+
+void ArgParser::positional(const std::string& name, std::optional<std::string>& field,
+                           const std::string& help) {
+  add_positional({name, nullptr, &field}, help);
+}
+
+void ArgParser::add_positional(Positional positional, const std::string& help) {
   const CLI::callback_t take = [this](const CLI::results_t& values) {
-    positionals_.push_back(values.at(0));
+    given_.push_back(values.at(0));
     return true;
   };
-  cli_->add_option(name, take, help)->type_name("");
+  cli_->add_option(positional.name, take, help)->type_name("");
+  positionals_.push_back(std::move(positional));
+}
+
+void ArgParser::fill_positionals() {
+  auto next = given_.begin();
+  for (const Positional& p : positionals_) {
+    if (p.field && !p.field->empty()) continue;  // --model
+    if (p.optional_field && next != given_.end()) *p.optional_field = *next++;
+    if (p.field && next != given_.end()) *p.field = *next++;
+    if (p.field && p.field->empty()) refuse("no " + p.name + " was given");
+  }
+  if (next != given_.end()) refuse("'" + *next + "' is one argument too many");
 }
 
 bool ArgParser::parse(const Args& args) {
@@ -141,6 +166,7 @@ bool ArgParser::parse(const Args& args) {
     if (extra != "--")
       refuse("'" + extra +
              (extra.rfind('-', 0) == 0 ? "' is not one of its flags" : "' is one argument too many"));
+  fill_positionals();
   return true;
 }
 
@@ -148,13 +174,9 @@ void ArgParser::refuse(const std::string& problem) const {
   throw Error(problem, "nano " + command_, "see `build/nano " + command_ + " --help`");
 }
 
-std::optional<std::string> ArgParser::next_positional() {
-  if (next_positional_ == positionals_.size()) return std::nullopt;
-  return positionals_[next_positional_++];
-}
-
 void add_engine_flags(ArgParser& parser, EngineOptions& options) {
-  parser.positional("MODEL", "a .gguf file, a Hugging Face directory, or a name: tiny, smollm2");
+  parser.positional("MODEL", options.model,
+                    "a .gguf file, a Hugging Face directory, or a name: tiny, smollm2");
   parser.heading(engine_flags().front().group);
   parser.add("model", options.model, "the same as MODEL");
   for (const Flag& flag : engine_flags()) {
@@ -170,17 +192,6 @@ void add_engine_flags(ArgParser& parser, EngineOptions& options) {
         },
         flag.field);
   }
-}
-
-void take_model(ArgParser& parser, EngineOptions& options) {
-  if (!options.model.empty()) return;
-  std::optional<std::string> model = parser.next_positional();
-  if (!model || model->empty()) parser.refuse("no MODEL was given");
-  options.model = *model;
-}
-
-void no_more_positionals(ArgParser& parser) {
-  if (auto extra = parser.next_positional()) parser.refuse("'" + *extra + "' is one argument too many");
 }
 
 double parse_real(const std::string& text, const std::string& where) {

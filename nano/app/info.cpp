@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "app/commands.h"        // info_command
 #include "app/loader.h"          // find_model, make_backend, memory_report, packed_bytes
 #include "app/output_json.h"     // filled, json_text
 #include "app/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
@@ -182,28 +181,26 @@ int info_command(const Args& args) {
       "a weight, and whether that fits in --device-memory × --gpu-memory-utilization.");
   add_engine_flags(parser, options);
   parser.heading("What to show");
-  parser.add("config", config_file, "a config.json: the ledger of a model that is not here");
-  parser.add("params", parameters, "only a number of parameters, e.g. 70e9");
+  // These stand in MODEL's place.
+  parser.option("config", "FILE", "a config.json: the ledger of a model that is not here",
+                [&](const std::string& v) { config_file = options.model = v; });
+  parser.option("params", "N", "only a number of parameters, e.g. 70e9",
+                [&](const std::string& v) { parameters = options.model = v; });
   parser.add("json", json, "one JSON object");
   if (!parser.parse(args)) return 0;
   check_utilization(options.gpu_memory_utilization);
   Json info;
-  if (config_file.empty() && parameters.empty()) {
-    take_model(parser, options);
-    no_more_positionals(parser);
-    info = info_of_model(options);
+  if (!config_file.empty() && !parameters.empty()) {
+    parser.refuse("--config and --params exclude each other");
+  } else if (!parameters.empty()) {
+    const double number = double(parse_human_int(billions(parameters), parser.where("params")));
+    if (number < 1 || number > 1e17) parser.refuse("--params is out of range");
+    info = info_of_shape(options, int64_t(number), nullptr);
+  } else if (!config_file.empty()) {
+    ModelConfig config = read_hf_config(config_file);
+    info = info_of_shape(options, count_parameters(config), &config);
   } else {
-    no_more_positionals(parser);
-    if (!config_file.empty() && !parameters.empty())
-      parser.refuse("--config and --params exclude each other");
-    if (!parameters.empty()) {
-      const double number = double(parse_human_int(billions(parameters), parser.where("params")));
-      if (number < 1 || number > 1e17) parser.refuse("--params is out of range");
-      info = info_of_shape(options, int64_t(number), nullptr);
-    } else {
-      ModelConfig config = read_hf_config(config_file);
-      info = info_of_shape(options, count_parameters(config), &config);
-    }
+    info = info_of_model(options);
   }
   fmt::print("{}", json ? json_text(info, 1) + "\n" : info_text(info));
   return 0;

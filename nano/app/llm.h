@@ -25,6 +25,7 @@ namespace nano {
 struct Prompt {
   std::string text;
   std::vector<int32_t> token_ids;  // used as they are when not empty; text may then be anything
+  std::string error = {};          // set: what was given is no prompt, and this is why
 };
 
 struct CompletionOutput {

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/commands.h"     // ppl_command
 #include "app/output_json.h"  // filled, json_text
 #include "app/start.h"        // start_llm, close_trace
 #include "app/terminal.h"     // Interrupt, ProgressBar, read_input
@@ -92,8 +91,6 @@ int ppl_command(const Args& args) {
   parser.add("ctx", ctx, "tokens a chunk; at most max-model-len [512, or max-model-len if that is less]");
   parser.add("json", json, "{ppl, ppl_second_half, tokens, chunks, nll}");
   if (!parser.parse(args)) return 0;
-  take_model(parser, options);
-  no_more_positionals(parser);
   if (file.empty()) parser.refuse("--file is missing");
   options.sampler = true;  // nothing is drawn: it only has to know which token comes
   const std::string text = read_input(file);

@@ -1,6 +1,7 @@
 #include "app/prompts.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -73,7 +74,7 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
     if (line.contains("temperature")) warn_of_low_temperature(job.params, where);
   } catch (const Error& error) {
     job.prompt.text = text;
-    job.error = error.what();
+    job.prompt.error = error.what();
   }
   return job;
 }
@@ -99,28 +100,26 @@ Json conversation_of(const LLM& llm, const PromptJob& job, const PromptOptions& 
 bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options) {
   return std::any_of(jobs.begin(), jobs.end(), [&](const PromptJob& job) {
     const bool text = job.prompt.token_ids.empty();
-    return job.error.empty() && (!job.messages.is_null() || (text && !options.raw));
+    return job.prompt.error.empty() && (!job.messages.is_null() || (text && !options.raw));
   });
 }
 
 void render(const LLM& llm, PromptJob& job, const PromptOptions& options) {
-  if (!job.error.empty()) return;
+  if (!job.prompt.error.empty()) return;
   try {
     const Json messages = conversation_of(llm, job, options);
     if (!messages.is_null()) job.prompt = llm.apply_chat_template(messages);
   } catch (const Error& error) {
-    job.error = error.what();
+    job.prompt.error = error.what();
   }
 }
 
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults) {
-  const std::string file = read_input(path), name = path == "-" ? "stdin" : path;
+  std::istringstream file(read_input(path));
+  const std::string name = path == "-" ? "stdin" : path;
   std::vector<PromptJob> jobs;
   int64_t number = 0;
-  for (size_t begin = 0; begin < file.size();) {
-    const size_t end = std::min(file.find('\n', begin), file.size());
-    const std::string line = file.substr(begin, end - begin);
-    begin = end + 1;
+  for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", name, number)));

@@ -33,6 +33,17 @@ void close_trace(LLM& llm) {
   loaded.trace->close();
 }
 
+void print_delta(const RequestOutput& output) {
+  fmt::print("{}", output.outputs[0].delta);
+  std::fflush(stdout);
+}
+
+void print_rest(const RequestOutput& output) {
+  const bool stopped = output.outputs.at(0).finish_reason == FinishReason::abort;
+  fmt::print("{}\n", stopped ? output.outputs[0].delta : "");
+  std::fflush(stdout);
+}
+
 Totals add_up(const std::vector<RequestOutput>& results) {
   Totals t;
   for (const RequestOutput& result : results) {

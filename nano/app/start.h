@@ -16,6 +16,10 @@ void close_trace(LLM& llm);
 // Loads, with a progress bar while weights are packed; prints the start report to stderr if options.stats.
 std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template = {});
 
+// An answer on stdout while it comes; at the end a line break, after what the decoder of a stopped one held back.
+void print_delta(const RequestOutput& output);
+void print_rest(const RequestOutput& output);
+
 // The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival, the earliest and the latest
 // first token, the last end.
 struct Totals {

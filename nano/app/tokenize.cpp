@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/commands.h"     // tokenize_command
 #include "app/llm.h"          // load_tokenizer, check_messages, render_conversation
 #include "app/loader.h"       // find_model
 #include "app/output_json.h"  // json_text
@@ -30,8 +29,8 @@ bool parse(const Args& args, TokenizeOptions& o) {
       "Token ids of TEXT (or of stdin, byte for byte). Needs only the vocabulary: a .gguf file, a\n"
       "directory with the tokenizer's files, or a tokenizer.json.\n"
       "--json: {\"tokens\": [ids], \"text\": what was tokenised; with --messages the rendered prompt}");
-  parser.positional("MODEL", "where the vocabulary is");
-  parser.positional("TEXT", "the text; quote it");
+  parser.positional("MODEL", o.model, "where the vocabulary is");
+  parser.positional("TEXT", o.text, "the text; quote it");
   parser.add("model", o.model, "the same as MODEL");
   parser.add("json", o.json, "one JSON object");
   parser.add("bos", o.bos, "off: no BOS or EOS is added");
@@ -45,12 +44,6 @@ bool parse(const Args& args, TokenizeOptions& o) {
   parser.option("eos-token", "TEXT", "eos_token of the template",
                 [&](const std::string& v) { o.eos_token = v; });
   if (!parser.parse(args)) return false;
-  EngineOptions engine;
-  engine.model = o.model;
-  take_model(parser, engine);
-  o.model = engine.model;
-  o.text = parser.next_positional();
-  no_more_positionals(parser);
   if (o.text && !o.messages.empty()) parser.refuse("TEXT and --messages exclude each other");
   if (!o.text && o.messages.empty()) o.text = read_input("-");
   return true;

@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/commands.h"     // trace_command
 #include "app/output_json.h"  // filled, json_text
 #include "app/terminal.h"     // print_stderr, read_input
 #include "base/error.h"       // Error
@@ -60,15 +59,12 @@ void add_step(const nlohmann::json& line, Summary& s) {
 }
 
 Summary read_trace(const std::string& path) {
-  const std::string file = read_input(path);
+  std::istringstream file(read_input(path));
   Summary s;
   int64_t number = 0;
-  for (size_t begin = 0; begin < file.size();) {
-    const size_t end = std::min(file.find('\n', begin), file.size());
-    const std::string text = file.substr(begin, end - begin);
-    begin = end + 1;
+  for (std::string text; std::getline(file, text);) {
     const std::string where = fmt::format("{} line {}", path, ++number);
-    if (number > 1 && end == file.size() && !nlohmann::json::accept(text)) {
+    if (number > 1 && file.eof() && !nlohmann::json::accept(text)) {
       print_stderr("warning: {} is incomplete and left out: the program that wrote it was ended\n", where);
       break;
     }
@@ -152,18 +148,14 @@ const char* const kText =
 
 }  // namespace
 
-int trace_command(const Args& args) {
-  if (args.empty() || (args[0] != "summary" && args[0] != "--help" && args[0] != "-h"))
-    throw Error(args.empty() ? "what about it?" : "'" + args[0] + "' is not known", "nano trace",
-                "trace summary FILE");
+int trace_summary_command(const Args& args) {
+  std::string file;
   bool json = false;
   ArgParser parser("trace summary", "What the scheduler did, from a file that --trace wrote.");
-  parser.positional("FILE", "the trace");
+  parser.positional("FILE", file, "the trace");
   parser.add("json", json, "the figures as one JSON object, without the chart");
-  if (!parser.parse(args[0] == "summary" ? Args(args.begin() + 1, args.end()) : args)) return 0;
-  const std::optional<std::string> file = parser.next_positional();
-  if (!file) parser.refuse("no FILE was given");
-  const Summary summary = read_trace(*file);
+  if (!parser.parse(args)) return 0;
+  const Summary summary = read_trace(file);
   const Json figures = summary_json(summary);
   fmt::print("{}", json ? json_text(figures) + "\n" : filled(kText, figures));
   if (!json && summary.steps > 0) fmt::print("\n{}", gantt(summary));
