@@ -1,12 +1,9 @@
 // build/nano COMMAND …: the table of commands, and the one place where an Error becomes a line and an exit code.
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <new>
-#include <sstream>
 #include <string>
 
 #include <fcntl.h>
@@ -50,11 +47,6 @@ void print_help() {
       "  build/nano chat smollm2\n");
 }
 
-Args words_of(const Command& command) {
-  std::istringstream words(command.name);
-  return {std::istream_iterator<std::string>(words), {}};
-}
-
 int dispatch(const Args& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     print_help();
@@ -64,11 +56,11 @@ int dispatch(const Args& args) {
     fmt::print("nano {}, compiler {}\n", kVersion, __VERSION__);
     return 0;
   }
+  const std::string two_words = args.size() > 1 ? args[0] + " " + args[1] : "";
   std::string names;
   for (const Command& command : kCommands) {
-    const Args words = words_of(command);
-    if (args.size() >= words.size() && std::equal(words.begin(), words.end(), args.begin()))
-      return command.function(Args(args.begin() + std::ptrdiff_t(words.size()), args.end()));
+    if (args[0] == command.name) return command.function(Args(args.begin() + 1, args.end()));
+    if (two_words == command.name) return command.function(Args(args.begin() + 2, args.end()));
     names += (names.empty() ? "" : ", ") + std::string(command.name);
   }
   throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);

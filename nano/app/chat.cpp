@@ -22,43 +22,23 @@ const char* const kHelp =
     "/reset forgets the conversation, /exit leaves (so does Ctrl-D), /help prints this; Ctrl-C stops an "
     "answer\n";
 
-// Lines of stdin, read so that Ctrl-C at the prompt can be told from input.
-class LineReader {
- public:
-  explicit LineReader(Interrupt& interrupt) : interrupt_(interrupt) {}
-
-  enum class Got { line, end, interrupted };
-  Got next(std::string& line) {
-    while (true) {
-      const size_t end = pending_.find('\n');
-      if (end != std::string::npos || (ended_ && !pending_.empty())) {
-        line = pending_.substr(0, end);
-        pending_.erase(0, end == std::string::npos ? end : end + 1);
-        if (!line.empty() && line.back() == '\r') line.pop_back();
-        return Got::line;
-      }
-      if (ended_) return Got::end;
-      pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_.descriptor(), POLLIN, 0}};
-      if (poll(fds, 2, -1) < 0) continue;
-      if (interrupt_.taken()) return Got::interrupted;
-      if (fds[0].revents != 0) read_more();
-    }
+// A line of stdin, read so that Ctrl-C at the prompt can be told from input: byte by byte, because what a buffer took
+// in could not be waited for.
+enum class Got { line, end, interrupted };
+Got read_line(Interrupt& interrupt, std::string& line) {
+  for (line.clear();;) {
+    pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.descriptor(), POLLIN, 0}};
+    if (poll(fds, 2, -1) < 0) continue;
+    if (interrupt.taken()) return Got::interrupted;
+    char byte;
+    const bool ended = read(STDIN_FILENO, &byte, 1) <= 0;
+    if (ended && line.empty()) return Got::end;
+    if (ended || byte == '\n') break;
+    line += byte;
   }
-
- private:
-  void read_more() {
-    char buffer[4096];
-    const ssize_t n = read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n <= 0)
-      ended_ = true;
-    else
-      pending_.append(buffer, size_t(n));
-  }
-
-  Interrupt& interrupt_;
-  std::string pending_;
-  bool ended_ = false;
-};
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  return Got::line;
+}
 
 struct Chat {
   LLM& llm;
@@ -107,7 +87,6 @@ struct Chat {
 
 int loop(Chat& chat) {
   const bool interactive = stdin_is_terminal();
-  LineReader reader(chat.interrupt);
   if (interactive) print_stderr("{}", dim(kHelp));
   bool failed = false;
   chat.reset();
@@ -116,9 +95,9 @@ int loop(Chat& chat) {
       fmt::print("> ");
       std::fflush(stdout);
     }
-    const LineReader::Got got = reader.next(line);
-    if (got == LineReader::Got::end) break;
-    if (got == LineReader::Got::interrupted) {
+    const Got got = read_line(chat.interrupt, line);
+    if (got == Got::end) break;
+    if (got == Got::interrupted) {
       if (!interactive || chat.interrupt.terminated()) return 1;
       fmt::print("\n");
       print_stderr("{}", dim(kHelp));

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "app/sampling_json.h"  // set_sampling_field, warn_of_low_temperature
+#include "app/sampling_json.h"  // set_sampling_field, id_list, integer32, warn_of_low_temperature
 #include "app/terminal.h"       // read_input
 #include "base/error.h"         // Error
 #include "base/json.h"          // parse_ordered_json
@@ -15,18 +15,6 @@ namespace nano {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Prompt id_prompt(const Json& ids, const std::string& where) {
-  if (!ids.is_array() || ids.empty())
-    throw Error("'prompt_token_ids' must be a list of at least one id", where);
-  Prompt prompt;
-  for (const Json& id : ids) {
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= uint64_t(INT32_MAX);
-    if (!fits) throw Error("'prompt_token_ids' must be a list of ids from 0 on", where);
-    prompt.token_ids.push_back(id.get<int32_t>());
-  }
-  return prompt;
-}
 
 bool is_source(const std::string& key) {
   return key == "prompt" || key == "messages" || key == "prompt_token_ids";
@@ -41,20 +29,15 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
     check_messages(job.messages, where);
     return;
   }
-  const Json& prompt = line.contains("prompt") ? line["prompt"] : line["prompt_token_ids"];
-  if (prompt.is_string() && line.contains("prompt"))
-    job.prompt.text = prompt.get<std::string>();
-  else if (prompt.is_array() || line.contains("prompt_token_ids"))
-    job.prompt = id_prompt(prompt, where);
+  const bool ids = line.contains("prompt_token_ids") || line["prompt"].is_array();
+  const char* key = line.contains("prompt") ? "prompt" : "prompt_token_ids";
+  if (ids)
+    job.prompt.token_ids = id_list(line[key], where, key);
+  else if (line[key].is_string())
+    job.prompt.text = line[key].get<std::string>();
   else
     throw Error("'prompt' must be a string or a list of token ids", where);
-}
-
-int32_t priority_of(const Json& value, const std::string& where) {
-  const bool fits =
-      value.is_number_integer() && value.get<double>() >= INT32_MIN && value.get<double>() <= INT32_MAX;
-  if (!fits) throw Error("'priority' must be an integer of 32 bits", where);
-  return value.get<int32_t>();
+  if (ids && job.prompt.token_ids.empty()) throw Error(std::string("'") + key + "' is an empty list", where);
 }
 
 PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where) {
@@ -66,7 +49,7 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
     if (!line.is_object()) throw Error("must be a JSON string or object", where);
     for (const auto& [key, value] : line.items()) {
       if (key == "priority")
-        job.priority = priority_of(value, where);
+        job.priority = integer32(value, where, key);
       else if (!is_source(key) && !set_sampling_field(job.params, key, nlohmann::json(value), where))
         throw Error("'" + key + "' is not a field of a prompt or of SamplingParams", where);
     }

@@ -39,10 +39,6 @@ int64_t integer(const Json& value, int64_t low, int64_t high, const std::string&
   return number;
 }
 
-int32_t integer32(const Json& value, const std::string& where, const std::string& key) {
-  return int32_t(integer(value, INT32_MIN, INT32_MAX, where, key));
-}
-
 void set_seed(SamplingParams& p, const Json& value, const std::string& where) {
   p.seed = integer(value, INT64_MIN, INT64_MAX, where, "seed");
 }
@@ -73,15 +69,13 @@ void set_logit_bias(SamplingParams& p, const Json& value, const std::string& whe
 }
 
 using P = SamplingParams;
-using Set = void (*)(SamplingParams& p, const Json& value,
-                     const std::string& where);  // what no member alone says
+using Set = void (*)(P& p, const Json& value, const std::string& where);  // for what no member alone says
 using IdList = std::vector<int32_t>;
 
 struct Field {
   const char* name;  // vLLM's; the flag has dashes
   std::variant<float P::*, bool P::*, int32_t P::*, std::optional<int32_t> P::*, IdList P::*, Set> field;
-  const char*
-      value;  // the flag's, in --help: X, N, 1,2,3, JSON or TEXT; "" = on or off; null = there is no flag
+  const char* value;  // of the flag: X, N, 1,2,3, JSON or TEXT; "" = on or off; null = there is no flag
   const char* help;
 };
 
@@ -122,9 +116,7 @@ void set_field(P& p, const std::string& key, Integer P::*field, const Json& valu
   p.*field = integer32(value, where, key);
 }
 void set_field(P& p, const std::string& key, IdList P::*field, const Json& value, const std::string& where) {
-  if (!value.is_array()) wrong_type(where, key, "a list of token ids");
-  (p.*field).clear();
-  for (const Json& id : value) (p.*field).push_back(integer32(id, where, key));
+  p.*field = id_list(value, where, key);
 }
 void set_field(P& p, const std::string&, Set set, const Json& value, const std::string& where) {
   set(p, value, where);
@@ -153,6 +145,17 @@ std::string flag_name(std::string name) {
 }
 
 }  // namespace
+
+int32_t integer32(const Json& value, const std::string& where, const std::string& key) {
+  return int32_t(integer(value, INT32_MIN, INT32_MAX, where, key));
+}
+
+std::vector<int32_t> id_list(const Json& value, const std::string& where, const std::string& key) {
+  if (!value.is_array()) wrong_type(where, key, "a list of token ids");
+  std::vector<int32_t> ids;
+  for (const Json& id : value) ids.push_back(integer32(id, where, key));
+  return ids;
+}
 
 bool set_sampling_field(SamplingParams& p, const std::string& key, const Json& value,
                         const std::string& where) {
@@ -183,7 +186,7 @@ void add_sampling_flags(ArgParser& parser, Json& given) {
 }
 
 void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
-  if (!p.greedy() && p.temperature > 0 && p.temperature < kLeastTemperature)
+  if (!p.greedy() && p.temperature < kLeastTemperature)
     print_stderr(
         "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
         where, p.temperature, kLeastTemperature);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,10 @@ namespace nano {
 // Error naming `where` and the key: a value of the wrong type or too large for the field.
 bool set_sampling_field(SamplingParams& params, const std::string& key, const nlohmann::json& value,
                         const std::string& where);
+
+// A value of 32 bits, and a list of them, as strictly as above.
+int32_t integer32(const nlohmann::json& value, const std::string& where, const std::string& key);
+std::vector<int32_t> id_list(const nlohmann::json& value, const std::string& where, const std::string& key);
 
 // The sampling flags. What was given is collected in `given`, under the names above.
 void add_sampling_flags(ArgParser& parser, nlohmann::json& given);

@@ -37,9 +37,9 @@ extern "C" void on_signal(int signal) {
 }
 
 // What is ignored (as in a shell's background jobs) stays ignored.
-void handle_signals() {
+void handle_signals(void (*handler)(int)) {
   for (int signal : {SIGINT, SIGTERM})
-    if (std::signal(signal, on_signal) == SIG_IGN) std::signal(signal, SIG_IGN);
+    if (std::signal(signal, handler) == SIG_IGN) std::signal(signal, SIG_IGN);
 }
 
 }  // namespace
@@ -78,19 +78,18 @@ void ProgressBar::show(int64_t done, int64_t total) {
 Interrupt::Interrupt() {
   NANO_CHECK(pipe2(pipe_, O_NONBLOCK | O_CLOEXEC) == 0, "pipe2");
   signal_pipe = pipe_[1];
-  handle_signals();
+  handle_signals(on_signal);
 }
 
 Interrupt::~Interrupt() {
-  for (int signal : {SIGINT, SIGTERM})
-    if (std::signal(signal, SIG_DFL) == SIG_IGN) std::signal(signal, SIG_IGN);
+  handle_signals(SIG_DFL);
   for (int fd : pipe_) close(fd);
 }
 
 bool Interrupt::taken() {
   bool any = false;
   for (char signal; read(pipe_[0], &signal, 1) == 1; any = true) terminated_ |= signal == SIGTERM;
-  if (any) handle_signals();
+  if (any) handle_signals(on_signal);
   return any;
 }
 
