@@ -97,4 +97,22 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// The small run that most tests want: no report, few tokens, reference device.
+inline std::vector<std::string> run_args(std::vector<std::string> more) {
+  std::vector<std::string> args = {"run",
+                                   tiny(),
+                                   "--device",
+                                   "ref",
+                                   "--no-stats",
+                                   "--raw",
+                                   "--temperature",
+                                   "0",
+                                   "--max-tokens",
+                                   "5",
+                                   "--kv-cache-memory-bytes",
+                                   "16MB"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
 }  // namespace nano_test

@@ -1,10 +1,10 @@
 // app/stats, app/start and app/output_json: percentiles, the line of figures, and text made from JSON.
 #include <cmath>
 
-#include "app/output_json.h"
-#include "app/start.h"
-#include "app/stats.h"
-#include "catch.h"
+#include "app/output_json.h"  // filled
+#include "app/start.h"        // stats_line
+#include "app/stats.h"        // percentile, mean
+#include "catch.h"            // Catch2, version 2 or 3
 
 namespace {
 

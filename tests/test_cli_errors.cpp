@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
-#include "catch.h"
-#include "data.h"
-#include "subprocess.h"
+#include "catch.h"       // Catch2, version 2 or 3
+#include "data.h"        // data_path
+#include "subprocess.h"  // run_nano, temporary_file
 
 using nano_test::contains;
 using nano_test::lines;

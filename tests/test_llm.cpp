@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/llm.h"
-#include "app/ppl.h"
-#include "base/error.h"
-#include "catch.h"
-#include "data.h"
-#include "subprocess.h"
+#include "app/llm.h"     // LLM
+#include "app/ppl.h"     // measure_perplexity
+#include "base/error.h"  // Error
+#include "catch.h"       // Catch2, version 2 or 3
+#include "data.h"        // data_path
+#include "subprocess.h"  // run_nano, temporary_file
 
 using nano_test::run_nano;
 using nano_test::temporary_file;

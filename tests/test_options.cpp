@@ -2,9 +2,9 @@
 #include <set>
 #include <string>
 
-#include "base/error.h"
-#include "base/options.h"
-#include "catch.h"
+#include "base/error.h"    // Error
+#include "base/options.h"  // EngineOptions, engine_flags, parse_human_int
+#include "catch.h"         // Catch2, version 2 or 3
 
 using nano::parse_human_int;
 

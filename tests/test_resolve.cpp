@@ -4,14 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/loader.h"
-#include "app/resolve.h"
-#include "base/error.h"
-#include "catch.h"
-#include "checkpoint/weights.h"
-#include "data.h"
-#include "model/kv_cache.h"
-#include "subprocess.h"
+#include "app/loader.h"          // load_engine
+#include "app/resolve.h"         // resolve, plan_to_fit
+#include "base/error.h"          // Error
+#include "catch.h"               // Catch2, version 2 or 3
+#include "checkpoint/weights.h"  // read_hf_config
+#include "data.h"                // data_path
+#include "model/kv_cache.h"      // kv_bytes_per_token
+#include "subprocess.h"          // run_nano, temporary_file
 
 namespace {
 
@@ -108,8 +108,8 @@ TEST_CASE("without --device-memory the KV cache gets 4 GiB at most, or what one 
   CHECK(small.kv_bytes > std::min(four, room) - 2 * small.block_bytes());
 
   nano::ModelConfig long_context = small_config();
-  const int64_t tokens =
-      room / 4 * 3 / small.kv_bytes_per_token;  // of a sequence that takes 3/4 of what there is
+  // A sequence that takes 3/4 of what there is.
+  const int64_t tokens = room / 4 * 3 / small.kv_bytes_per_token;
   if (tokens > INT32_MAX) return;
   long_context.max_position = int32_t(tokens);
   auto backend = nano::make_ref_backend(nano::ActivationDtype::float32);

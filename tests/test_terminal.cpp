@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "app/terminal.h"  // Interrupt
-#include "catch.h"
+#include "catch.h"         // Catch2, version 2 or 3
 
 namespace {
 
