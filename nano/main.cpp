@@ -9,13 +9,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "app/cli.h"       // Args
-#include "app/commands.h"  // run_command …
+#include "app/cli.h"       // Args, run_command …
 #include "app/terminal.h"  // print_stderr
 #include "base/error.h"    // Error
 
 namespace nano {
 namespace {
+
+const char* const kVersion = "0.1";
 
 struct Command {
   const char* name;
@@ -29,8 +30,9 @@ const Command kCommands[] = {
     {"info", "what a model is made of, and the memory it takes", info_command},
     {"tokenize", "text to token ids, or a conversation to its prompt", tokenize_command},
     {"ppl", "perplexity of a text", ppl_command},
-    {"bench", "latency | throughput: how fast", bench_command},
-    {"trace", "summary: what the scheduler did, from a --trace file", trace_command},
+    {"bench latency", "how long a batch of prompts takes", bench_latency_command},
+    {"bench throughput", "how many tokens a second", bench_throughput_command},
+    {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 
 void print_help() {
@@ -38,7 +40,7 @@ void print_help() {
       "nano: a small LLM inference engine to read and to teach from\n\n"
       "usage: build/nano COMMAND MODEL …\n"
       "MODEL is a .gguf file, a Hugging Face directory, or a name: tiny, smollm2\n\n");
-  for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.help);
+  for (const Command& command : kCommands) fmt::print("  {:<17} {}\n", command.name, command.help);
   fmt::print(
       "\n`build/nano COMMAND --help` lists the flags, their defaults and what each teaches.\n"
       "  build/nano run tiny \"In the beginning\" --raw\n"
@@ -50,9 +52,15 @@ int dispatch(const Args& args) {
     print_help();
     return args.empty() ? 2 : 0;
   }
+  if (args[0] == "--version") {
+    fmt::print("nano {}, compiler {}\n", kVersion, __VERSION__);
+    return 0;
+  }
+  const std::string two_words = args.size() > 1 ? args[0] + " " + args[1] : "";
   std::string names;
   for (const Command& command : kCommands) {
     if (args[0] == command.name) return command.function(Args(args.begin() + 1, args.end()));
+    if (two_words == command.name) return command.function(Args(args.begin() + 2, args.end()));
     names += (names.empty() ? "" : ", ") + std::string(command.name);
   }
   throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);

@@ -47,10 +47,10 @@ inline std::string take_file(const std::string& path) {
   return text;
 }
 
-// The binary with these arguments. `interrupt_after` > 0: sends SIGINT so many milliseconds after the first byte
+// The binary with these arguments. `interrupt_after` > 0: sends `signal` so many milliseconds after the first byte
 // on stdout.
 inline Ran run_nano(const std::vector<std::string>& args, const std::string& input = "",
-                    int interrupt_after = 0) {
+                    int interrupt_after = 0, int signal = SIGINT) {
   const std::string in = temporary_file(input), out = temporary_file(""), err = temporary_file("");
   std::vector<std::string> command = {nano_binary()};
   command.insert(command.end(), args.begin(), args.end());
@@ -60,6 +60,7 @@ inline Ran run_nano(const std::vector<std::string>& args, const std::string& inp
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
+    std::signal(SIGINT, SIG_DFL);  // a shell starts background jobs with it ignored
     dup2(open(in.c_str(), O_RDONLY), 0);
     dup2(open(out.c_str(), O_WRONLY), 1);
     dup2(open(err.c_str(), O_WRONLY), 2);
@@ -77,7 +78,7 @@ inline Ran run_nano(const std::vector<std::string>& args, const std::string& inp
       usleep(10'000);
       if (!started) continue;
       usleep(unsigned(interrupt_after) * 1000);
-      kill(child, SIGINT);
+      kill(child, signal);
       break;
     }
   }
@@ -94,6 +95,24 @@ inline std::string tiny() { return data_path("../lessons/models/tiny-Q8_0.gguf")
 inline int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// The small run that most tests want: no report, few tokens, reference device.
+inline std::vector<std::string> run_args(std::vector<std::string> more) {
+  std::vector<std::string> args = {"run",
+                                   tiny(),
+                                   "--device",
+                                   "ref",
+                                   "--no-stats",
+                                   "--raw",
+                                   "--temperature",
+                                   "0",
+                                   "--max-tokens",
+                                   "5",
+                                   "--kv-cache-memory-bytes",
+                                   "16MB"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
 }
 
 }  // namespace nano_test

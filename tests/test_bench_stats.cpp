@@ -1,12 +1,23 @@
-// app/stats: percentiles.
+// app/stats, app/start and app/output_json: percentiles, the line of figures, and text made from JSON.
 #include <cmath>
 
-#include "app/stats.h"
-#include "catch.h"
+#include "app/output_json.h"  // filled
+#include "app/start.h"        // stats_line
+#include "app/stats.h"        // percentile, mean
+#include "catch.h"            // Catch2, version 2 or 3
 
 namespace {
 
 bool close(double a, double b) { return std::fabs(a - b) <= 1e-6; }
+
+nano::RequestOutput answer_of(size_t tokens) {
+  nano::RequestOutput out;
+  out.prompt_token_ids = {1, 2, 3};
+  out.num_cached_tokens = 2;
+  out.outputs.emplace_back().token_ids.assign(tokens, 7);
+  out.metrics = {1.0, 1.5, 3.5};
+  return out;
+}
 
 }  // namespace
 
@@ -22,4 +33,24 @@ TEST_CASE("percentiles are numpy's, with linear interpolation") {
   CHECK(std::isnan(nano::percentile({}, 50)));
   CHECK(close(nano::mean({1, 2, 6}), 3));
   CHECK(std::isnan(nano::mean({})));
+}
+
+TEST_CASE("the line of figures has a rate where enough tokens were generated to have one") {
+  const std::string few = nano::stats_line({answer_of(2)});
+  CHECK(few == "3 prompt tokens (2 cached), first token after 0.50 s; 2 tokens in 2.50 s");
+  CHECK(nano::stats_line({answer_of(9)}) ==
+        "3 prompt tokens (2 cached), first token after 0.50 s; 9 tokens in 2.50 s, 4.0 tokens/s");
+  nano::RequestOutput failed = answer_of(9);
+  failed.metrics = {1.0, 0, 0};
+  CHECK(nano::stats_line({failed}) == "0 prompt tokens, nothing generated");
+}
+
+TEST_CASE("text is filled from JSON: formats, inner objects, bytes") {
+  const nlohmann::ordered_json values = {{"name", "a {b}"},
+                                         {"rate", 2.345},
+                                         {"on", true},
+                                         {"kv_bytes", 2500},
+                                         {"inner", {{"count", 3}, {"7", 0.5}}}};
+  CHECK(nano::filled("{name} {rate:.1f} {on} {kv_bytes} {inner_count:>3} {inner_7} {{}}", values) ==
+        "a {b} 2.3 true 2.50 kB   3 0.5 {}");
 }

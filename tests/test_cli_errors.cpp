@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
-#include "catch.h"
-#include "data.h"
-#include "subprocess.h"
+#include "catch.h"       // Catch2, version 2 or 3
+#include "data.h"        // data_path
+#include "subprocess.h"  // run_nano, temporary_file
 
 using nano_test::contains;
 using nano_test::lines;
@@ -38,7 +38,7 @@ TEST_CASE("output that cannot be written is an error, and a stderr that cannot b
 TEST_CASE("what is wrong in a flag is said before a model is loaded, with the flag's name") {
   const std::string
       empty = temporary_file(""),
-      password = temporary_file("root:x:0"),
+      object = temporary_file("{}"), numbers = temporary_file("[1]"), password = temporary_file("root:x:0"),
       no_merges = temporary_file(
           "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}}, \"decoder\": {\"type\": \"Fuse\"}}");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
@@ -48,10 +48,25 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
       {{"run", tiny(), "x", "--quantization", ""}, "quantization"},
       {{"run", tiny(), "x", "--chat-template", ""}, "chat-template"},
       {{"run", tiny(), "x", "--no-sampler=3"}, "no-sampler"},
-      {{"run", tiny(), "x", "--temperature", "-1"}, "temperature"},
-      {{"run", tiny(), "x", "--top-p", "0"}, "top_p"},
-      {{"run", tiny(), "x", "--n", "0"}, "n"},
-      {{"run", tiny(), "x", "--stop", ""}, "stop"},
+      {{"run", tiny(), "x", "--temperature", "-1"}, "--temperature: -1"},
+      {{"run", tiny(), "x", "--top-p", "0"}, "--top-p: 0"},
+      {{"run", tiny(), "x", "--n", "0"}, "--n: 0"},
+      {{"run", tiny(), "x", "--n", "2", "--temperature", "0"}, "--n: 2"},
+      {{"run", tiny(), "x", "--stop", ""}, "--stop: "},
+      {{"run", tiny(), "x", "--prompt-logprobs", "99"}, "--prompt-logprobs: 99"},
+      {{"run", tiny(), "x", "--no-such-flag"}, "'--no-such-flag' is not one of its flags"},
+      {{"run", tiny(), "x", "-q"}, "'-q' is not one of its flags"},
+      {{"run", tiny(), "x", "y"}, "'y' is one argument too many"},
+      {{"run", tiny(), "x", "--temperature"}, "nano run --temperature: needs a value"},
+      {{"run", tiny(), "x", "--no-sampler=3"}, "nano run --no-sampler: takes no value"},
+      {{"run", tiny(), "x", "--device", "auto|ref"}, "one of auto, ref, cpu"},
+      {{"run", tiny()}, "stdin is empty"},
+      {{"run", tiny(), "-"}, "stdin is empty"},
+      {{"run", tiny(), "--prompts", "-"}, "stdin: it holds no prompts"},
+      {{"tokenize", tiny(), "--messages", object}, "'messages' must be a list of objects"},
+      {{"tokenize", tiny(), "--messages", numbers}, "'messages' must be a list of objects"},
+      {{"bench", "latency", tiny(), "--output-json", "/no/such/dir/x"}, "/no/such/dir/x: cannot be written"},
+      {{"bench", "throughput", tiny(), "--output-json", "/"}, "/: cannot be written"},
       {{"chat", tiny(), "--temperature", "-1"}, "temperature"},
       {{"run", tiny(), "x", "--device-memory", "1e18", "--no-stats"}, "GB"},
       {{"run", tiny(), "x", "--kv-cache-memory-bytes", "1e18"}, "--kv-cache-memory-bytes"},
@@ -70,10 +85,42 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
     CHECK(ran.out == "");
     CHECK(lines(ran.err) == 1);
     CHECK(contains(ran.err, part));
+    CHECK(!contains(ran.err, "SamplingParams"));
   }
+  std::remove(object.c_str());
+  std::remove(numbers.c_str());
   std::remove(empty.c_str());
   std::remove(password.c_str());
   std::remove(no_merges.c_str());
+}
+
+TEST_CASE("a conversation in --prompts that is none is its line's error") {
+  const auto ran = run_nano({"run", tiny(), "--prompts", "-", "--json", "--device", "ref", "--no-stats"},
+                            "{\"messages\": {}}\n{\"messages\": [\"hi\"]}\n");
+  CHECK(ran.exit_code == 1);
+  CHECK(contains(ran.err, "prompt 0: stdin line 1: 'messages' must be a list of objects"));
+  CHECK(contains(ran.err, "prompt 1: stdin line 2: 'messages' must be a list of objects"));
+}
+
+TEST_CASE("an empty PROMPT is one when it was given") {
+  const auto ran =
+      run_nano({"run", tiny(), "", "--raw", "--device", "ref", "--no-stats", "--max-tokens", "2"});
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+}
+
+TEST_CASE("a temperature that is raised is warned of, wherever it comes from") {
+  auto err = [](const std::string& temperature, const std::string& line) {
+    return run_nano({"run", tiny(), "--raw", "--device", "ref", "--no-stats", "--max-tokens", "1",
+                     "--temperature", temperature, "--prompts", "-"},
+                    line)
+        .err;
+  };
+  CHECK(contains(err("0.001", "\"a\""), "warning: --temperature: temperature 0.001 is raised to 0.01"));
+  CHECK(contains(err("1", "{\"prompt\": \"a\", \"temperature\": 0.002}"),
+                 "warning: stdin line 1: temperature"));
+  CHECK(err("0.01", "{\"prompt\": \"a\", \"temperature\": 0}") == "");
+  CHECK(err("0", "\"a\"") == "");
 }
 
 TEST_CASE("a request that failed prints nothing on stdout") {

@@ -1,18 +1,19 @@
 // app/llm: chat templates that cannot be used, BOS once, priorities, and a generate() that throws. In process, and
 // through the built binary where exit code and stderr are the point.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/llm.h"
-#include "app/ppl.h"
-#include "base/error.h"
-#include "catch.h"
-#include "data.h"
-#include "subprocess.h"
+#include "app/llm.h"     // LLM
+#include "app/ppl.h"     // measure_perplexity
+#include "base/error.h"  // Error
+#include "catch.h"       // Catch2, version 2 or 3
+#include "data.h"        // data_path
+#include "subprocess.h"  // run_nano, temporary_file
 
 using nano_test::run_nano;
 using nano_test::temporary_file;
@@ -261,6 +262,27 @@ TEST_CASE("perplexity: both means over whole chunks, and what cannot be is refus
   CHECK(p.tokens == p.chunks * 15);
   CHECK(p.ppl > 1);
   CHECK(p.ppl_second_half > 1);
+  // The same from the log-probabilities of whole prompts.
+  nano::SamplingParams params = greedy(1);
+  params.prompt_logprobs = 0;
+  const std::vector<int32_t> ids = llm.tokenizer().encode(text);
+  double nll = 0;
+  for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
+    const auto begin = ids.begin() + 16 * chunk;
+    const auto out = llm.generate({{"", {begin, begin + 16}}}, {params});
+    for (const auto& token : out[0].prompt_logprobs) nll -= double(token.at(0).logprob);
+  }
+  CHECK(std::abs(p.nll - nll / double(p.tokens)) <= 1e-12 * nll);
+  // A chunk may be as long as the context, and no longer.
+  nano::EngineOptions tight = tiny_options();
+  tight.max_model_len = 16;
+  nano::LLM no_room(tight);
+  CHECK(nano::measure_perplexity(no_room, text, 16).nll == p.nll);
+  CHECK_THROWS_AS(nano::measure_perplexity(no_room, text, 17), nano::Error);
+  tight.sampler = false;
+  nano::LLM no_sampler(tight);
+  CHECK_THROWS_AS(nano::measure_perplexity(no_sampler, text, 16), nano::Error);
+
   CHECK_THROWS_AS(nano::measure_perplexity(llm, text, 3), nano::Error);
   CHECK_THROWS_AS(nano::measure_perplexity(llm, "And", 16), nano::Error);
 }

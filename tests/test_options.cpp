@@ -2,9 +2,9 @@
 #include <set>
 #include <string>
 
-#include "base/error.h"
-#include "base/options.h"
-#include "catch.h"
+#include "base/error.h"    // Error
+#include "base/options.h"  // EngineOptions, engine_flags, parse_human_int
+#include "catch.h"         // Catch2, version 2 or 3
 
 using nano::parse_human_int;
 
@@ -63,6 +63,19 @@ TEST_CASE("the table of flags has each name once, and help for each") {
     CHECK(!std::string(flag.group).empty());
     CHECK(std::string(flag.name).rfind("no-", 0) != 0);  // the twin would be --no-no-
   }
+}
+
+TEST_CASE("choices are one of the list, not a piece of it") {
+  nano::check_choice("b", "a|b|c", "--x");
+  nano::check_choice("anything", "", "--x");
+  for (const char* value : {"", "a|b", "|", "d", "A"}) {
+    CAPTURE(value);
+    CHECK_THROWS_AS(nano::check_choice(value, "a|b|c", "--x"), nano::Error);
+  }
+  nano::EngineOptions options;
+  nano::check_choices(options);
+  options.scheduling = "best";
+  CHECK_THROWS_AS(nano::check_choices(options), nano::Error);
 }
 
 TEST_CASE("options_json writes each flag under its name, and leaves out what was not given") {

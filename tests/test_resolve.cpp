@@ -4,14 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/loader.h"
-#include "app/resolve.h"
-#include "base/error.h"
-#include "catch.h"
-#include "checkpoint/weights.h"
-#include "data.h"
-#include "model/kv_cache.h"
-#include "subprocess.h"
+#include "app/loader.h"          // load_engine
+#include "app/resolve.h"         // resolve, plan_to_fit
+#include "base/error.h"          // Error
+#include "catch.h"               // Catch2, version 2 or 3
+#include "checkpoint/weights.h"  // read_hf_config
+#include "data.h"                // data_path
+#include "model/kv_cache.h"      // kv_bytes_per_token
+#include "subprocess.h"          // run_nano, temporary_file
 
 namespace {
 
@@ -96,6 +96,26 @@ TEST_CASE("M1 the sum is printed, and the flag value it names is enough") {
   o.kv_cache_memory_bytes = 100;  // then this is the knob to turn, not the other one
   CHECK(contains(refusal(o), "give --kv-cache-memory-bytes"));
   CHECK(!contains(refusal(o), "give --device-memory"));
+}
+
+TEST_CASE("without --device-memory the KV cache gets 4 GiB at most, or what one sequence needs") {
+  nano::EngineOptions o = small_options();
+  o.kv_cache_memory_bytes.reset();
+  const nano::MemoryPlan small = resolve(o).memory;
+  const auto half = int64_t(double(nano::most_device_memory(o)) * o.gpu_memory_utilization);
+  const int64_t four = int64_t(4) << 30, room = half - small.weights - small.scratch;
+  CHECK(small.kv_bytes <= std::min(four, room));
+  CHECK(small.kv_bytes > std::min(four, room) - 2 * small.block_bytes());
+
+  nano::ModelConfig long_context = small_config();
+  // A sequence that takes 3/4 of what there is.
+  const int64_t tokens = room / 4 * 3 / small.kv_bytes_per_token;
+  if (tokens > INT32_MAX) return;
+  long_context.max_position = int32_t(tokens);
+  auto backend = nano::make_ref_backend(nano::ActivationDtype::float32);
+  const nano::MemoryPlan m = nano::resolve(o, long_context, 1000, *backend).memory;
+  CHECK(m.num_blocks >= m.blocks_per_seq());
+  CHECK(m.kv_bytes <= std::max(four, tokens * m.kv_bytes_per_token) + m.block_bytes());
 }
 
 TEST_CASE("kv-cache-memory-bytes overrides the device's memory, the number of blocks overrides both") {

@@ -4,9 +4,9 @@
 #include <limits>
 #include <string>
 
-#include "base/error.h"
-#include "catch.h"
-#include "core/sampling_params.h"
+#include "base/error.h"            // Error
+#include "catch.h"                 // Catch2, version 2 or 3
+#include "core/sampling_params.h"  // SamplingParams, validate
 
 using namespace nano;
 

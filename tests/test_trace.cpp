@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "aborts.h"
-#include "base/error.h"
-#include "catch.h"
-#include "core/trace.h"
-#include "fake_model.h"
+#include "aborts.h"      // aborts
+#include "base/error.h"  // Error
+#include "catch.h"       // Catch2, version 2 or 3
+#include "core/trace.h"  // TraceWriter
+#include "fake_model.h"  // FakeEngine
 
 using namespace nano;
 using nano_test::aborts;

@@ -6,13 +6,11 @@
 #include <unistd.h>
 
 #include "app/cli.h"            // ArgParser
-#include "app/commands.h"       // chat_command
 #include "app/llm.h"            // LLM
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, stats_line
-#include "app/terminal.h"       // Interrupt
+#include "app/terminal.h"       // Interrupt, read_input
 #include "base/error.h"         // Error
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
@@ -24,43 +22,23 @@ const char* const kHelp =
     "/reset forgets the conversation, /exit leaves (so does Ctrl-D), /help prints this; Ctrl-C stops an "
     "answer\n";
 
-// Lines of stdin, read so that Ctrl-C at the prompt can be told from input.
-class LineReader {
- public:
-  explicit LineReader(Interrupt& interrupt) : interrupt_(interrupt) {}
-
-  enum class Got { line, end, interrupted };
-  Got next(std::string& line) {
-    while (true) {
-      const size_t end = pending_.find('\n');
-      if (end != std::string::npos || (ended_ && !pending_.empty())) {
-        line = pending_.substr(0, end);
-        pending_.erase(0, end == std::string::npos ? end : end + 1);
-        if (!line.empty() && line.back() == '\r') line.pop_back();
-        return Got::line;
-      }
-      if (ended_) return Got::end;
-      pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_.descriptor(), POLLIN, 0}};
-      if (poll(fds, 2, -1) < 0) continue;
-      if (interrupt_.taken()) return Got::interrupted;
-      if (fds[0].revents != 0) read_more();
-    }
+// A line of stdin, read so that Ctrl-C at the prompt can be told from input: byte by byte, because what a buffer took
+// in could not be waited for.
+enum class Got { line, end, interrupted };
+Got read_line(Interrupt& interrupt, std::string& line) {
+  for (line.clear();;) {
+    pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.descriptor(), POLLIN, 0}};
+    if (poll(fds, 2, -1) < 0) continue;
+    if (interrupt.taken()) return Got::interrupted;
+    char byte;
+    const bool ended = read(STDIN_FILENO, &byte, 1) <= 0;
+    if (ended && line.empty()) return Got::end;
+    if (ended || byte == '\n') break;
+    line += byte;
   }
-
- private:
-  void read_more() {
-    char buffer[4096];
-    const ssize_t n = read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n <= 0)
-      ended_ = true;
-    else
-      pending_.append(buffer, size_t(n));
-  }
-
-  Interrupt& interrupt_;
-  std::string pending_;
-  bool ended_ = false;
-};
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  return Got::line;
+}
 
 struct Chat {
   LLM& llm;
@@ -93,19 +71,13 @@ struct Chat {
   }
 
   RequestOutput answer(const Prompt& prompt) {
-    auto show = [&](const RequestOutput& out) {
-      fmt::print("{}", out.outputs[0].delta);
-      std::fflush(stdout);
-    };
-    std::vector<RequestOutput> results =
-        llm.generate({prompt}, {params}, show, [&] { return interrupt.taken(); });
+    const std::vector<RequestOutput> results =
+        llm.generate({prompt}, {params}, print_delta, [&] { return interrupt.taken(); });
     const RequestOutput& out = results.at(0);
     if (!out.error.empty()) return out;
     const CompletionOutput& text = out.outputs.at(0);
-    const bool aborted = text.finish_reason == FinishReason::abort;
-    fmt::print("{}\n", aborted ? text.delta : "");  // what the decoder held back
-    std::fflush(stdout);
-    if (aborted) print_stderr("{}\n", dim("[stopped]"));
+    print_rest(out);
+    if (text.finish_reason == FinishReason::abort) print_stderr("{}\n", dim("[stopped]"));
     if (text.finish_reason == FinishReason::length)
       print_stderr("{}\n", dim("[cut: --max-tokens, or the context is full]"));
     if (stats) print_stderr("{}\n", dim(stats_line(results)));
@@ -115,7 +87,6 @@ struct Chat {
 
 int loop(Chat& chat) {
   const bool interactive = stdin_is_terminal();
-  LineReader reader(chat.interrupt);
   if (interactive) print_stderr("{}", dim(kHelp));
   bool failed = false;
   chat.reset();
@@ -124,10 +95,10 @@ int loop(Chat& chat) {
       fmt::print("> ");
       std::fflush(stdout);
     }
-    const LineReader::Got got = reader.next(line);
-    if (got == LineReader::Got::end) break;
-    if (got == LineReader::Got::interrupted) {
-      if (!interactive) return 1;
+    const Got got = read_line(chat.interrupt, line);
+    if (got == Got::end) break;
+    if (got == Got::interrupted) {
+      if (!interactive || chat.interrupt.terminated()) return 1;
       fmt::print("\n");
       print_stderr("{}", dim(kHelp));
       continue;
@@ -147,6 +118,7 @@ int loop(Chat& chat) {
         print_stderr("error: {}\n", error.what());
         failed = true;
       }
+      if (chat.interrupt.terminated()) return 1;
     }
   }
   if (interactive) fmt::print("\n");
@@ -167,17 +139,15 @@ int chat_command(const Args& args) {
   parser.option("system", "TEXT", "the system message", [&](const std::string& v) { system = v; });
   parser.add("chat-template", chat_template, "a file with a Jinja template, in place of the model's");
   if (!parser.parse(args)) return 0;
-  take_model(parser, options);
-  no_more_positionals(parser);
   const SamplingParams params = make_sampling_params(options, sampling);
   if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
 
-  Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(
-      options, interrupt, {chat_template.empty() ? "" : read_file(chat_template), /*required=*/true});
+  const std::string source = chat_template.empty() ? "" : read_input(chat_template);
+  const std::unique_ptr<LLM> llm = start_llm(options, {source, /*required=*/true});
   if (!llm->has_chat_template())
     throw Error("this model has no chat template", options.model,
                 "give --chat-template FILE, or use `run --raw`");
+  Interrupt interrupt;
   Chat chat{*llm, params, system, options.stats, interrupt};
   const int exit_code = loop(chat);
   close_trace(*llm);

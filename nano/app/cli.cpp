@@ -13,10 +13,6 @@
 
 namespace nano {
 
-struct ArgParser::Cli {
-  CLI::App app;
-};
-
 namespace {
 
 constexpr size_t kMaxArgument = 4 << 20;
@@ -29,30 +25,38 @@ std::string with_dashes(std::string arg) {
   return arg;
 }
 
-// Broken between words, so that it fills the right column of --help.
-std::string wrapped(const std::string& text) {
-  std::string out;
-  size_t width = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    if (width > 0 && width + 1 + (end - begin) > kHelpWidth) {
-      out += "\n" + std::string(kHelpColumn, ' ');
-      width = 0;
-    }
-    out += (width > 0 ? " " : "") + text.substr(begin, end - begin);
-    width += (width > 0) + end - begin;
-    begin = end + 1;
+// Broken between words; CLI11 indents what follows a line break.
+std::string wrapped(std::string text) {
+  for (size_t begin = 0, space; text.size() - begin > kHelpWidth; begin = space + 1) {
+    space = text.rfind(' ', begin + kHelpWidth);
+    if (space == std::string::npos || space < begin) break;
+    text[space] = '\n';
   }
-  return out;
+  return text;
 }
+
+// CLI11's --help, but with one entry for a flag and its twin, and with texts broken between words.
+struct HelpFormatter : CLI::Formatter {
+  HelpFormatter() { column_width(kHelpColumn); }
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    if (is_positional) return option->get_name(true);
+    const std::vector<std::string>& names = option->get_lnames();
+    return (names.size() > 1 ? "--[no-]" : "--") + names.at(0);
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description());
+  }
+};
 
 std::string shown_default(const std::string& value) { return value.empty() ? "" : " [" + value + "]"; }
 
 }  // namespace
 
 ArgParser::ArgParser(std::string command, std::string description)
-    : command_(std::move(command)), description_(std::move(description)), cli_(std::make_unique<Cli>()) {
-  cli_->app.set_help_flag("--help,-h");
+    : command_(std::move(command)), cli_(std::make_unique<CLI::App>(std::move(description), command_)) {
+  cli_->set_help_flag("--help,-h", "this text");
+  cli_->formatter(std::make_shared<HelpFormatter>());
+  cli_->allow_extras();  // parse() refuses them, in its own words
 }
 
 ArgParser::~ArgParser() = default;
@@ -64,14 +68,16 @@ void ArgParser::option(const std::string& name, const std::string& value_name, c
     for (const std::string& value : values) set(value);
     return true;
   };
-  entries_.push_back({group_, "--" + name + " " + value_name, help});
-  cli_->app.add_option("--" + name, call)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  cli_->add_option("--" + name, call, help)
+      ->group(group_)
+      ->type_name(value_name)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 void ArgParser::flag(const std::string& name, const std::string& help, std::function<void(bool)> set) {
   auto call = [set = std::move(set)](int64_t count) { set(count > 0); };  // -1 for --no-name
-  entries_.push_back({group_, "--[no-]" + name, help});
-  cli_->app.add_flag_function("--" + name + ",!--no-" + name, call)
+  cli_->add_flag_function("--" + name + ",!--no-" + name, call, help)
+      ->group(group_)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->disable_flag_override();  // no --no-sampler=3
 }
@@ -80,16 +86,19 @@ void ArgParser::add(const std::string& name, std::string& field, const std::stri
                     const std::string& choices) {
   auto set = [this, name, &field, choices](const std::string& value) {
     if (value.empty()) throw Error("is empty", where(name), "leave the flag out");
-    if (!choices.empty() && ("|" + choices + "|").find("|" + value + "|") == std::string::npos)
-      throw Error("'" + value + "' is not known", where(name), "one of " + choices);
+    check_choice(value, choices, where(name));
     field = value;
   };
   option(name, choices.empty() ? "TEXT" : choices, help + shown_default(field), set);
 }
 
-void ArgParser::add(const std::string& name, int64_t& field, const std::string& help) {
-  option(name, "N", help + shown_default(std::to_string(field)),
-         [this, name, &field](const std::string& value) { field = parse_human_int(value, where(name)); });
+void ArgParser::add(const std::string& name, int64_t& field, const std::string& help, int64_t low,
+                    int64_t high) {
+  option(name, "N", help + shown_default(std::to_string(field)), [=, this, &field](const std::string& value) {
+    field = parse_human_int(value, where(name));
+    if (field < low || field > high)
+      throw Error(fmt::format("{} is out of range: from {} to {}", field, low, high), where(name));
+  });
 }
 
 void ArgParser::add(const std::string& name, std::optional<int64_t>& field, const std::string& help) {
@@ -106,13 +115,33 @@ void ArgParser::add(const std::string& name, bool& field, const std::string& hel
   flag(name, help + shown_default(field ? "on" : "off"), [&field](bool on) { field = on; });
 }
 
-void ArgParser::positional(const std::string& name, const std::string& help) {
+void ArgParser::positional(const std::string& name, std::string& field, const std::string& help) {
+  add_positional({name, &field, nullptr}, help);
+}
+
+void ArgParser::positional(const std::string& name, std::optional<std::string>& field,
+                           const std::string& help) {
+  add_positional({name, nullptr, &field}, help);
+}
+
+void ArgParser::add_positional(Positional positional, const std::string& help) {
   const CLI::callback_t take = [this](const CLI::results_t& values) {
-    positionals_.push_back(values.at(0));
+    given_.push_back(values.at(0));
     return true;
   };
-  entries_.push_back({"Arguments", name, help});
-  cli_->app.add_option(name, take);
+  cli_->add_option(positional.name, take, help)->type_name("");
+  positionals_.push_back(std::move(positional));
+}
+
+void ArgParser::fill_positionals() {
+  auto next = given_.begin();
+  for (const Positional& p : positionals_) {
+    if (p.field && !p.field->empty()) continue;  // --model
+    if (p.optional_field && next != given_.end()) *p.optional_field = *next++;
+    if (p.field && next != given_.end()) *p.field = *next++;
+    if (p.field && p.field->empty()) refuse("no " + p.name + " was given");
+  }
+  if (next != given_.end()) refuse("'" + *next + "' is one argument too many");
 }
 
 bool ArgParser::parse(const Args& args) {
@@ -122,54 +151,36 @@ bool ArgParser::parse(const Args& args) {
     reversed.push_back(with_dashes(*it));
   }
   try {
-    cli_->app.parse(std::move(reversed));
-    return true;
+    cli_->parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
-    print_help();
+    fmt::print("{}", CLI::detail::find_and_replace(cli_->help("build/nano"), "\n\n\n", "\n\n"));
     return false;
+  } catch (const CLI::ArgumentMismatch& e) {  // "--stop: 1 required TEXT missing", "no-sampler was given …"
+    const std::string what = e.what(), flag = what.substr(0, what.find_first_of(": "));
+    if (flag.rfind("--", 0) == 0) throw Error("needs a value", "nano " + command_ + " " + flag);
+    throw Error("takes no value", where(flag));
   } catch (const CLI::ParseError& e) {
     refuse(e.what());
   }
-}
-
-void ArgParser::print_help() const {
-  std::string usage, group;
-  for (const Entry& entry : entries_)
-    if (entry.group == "Arguments") usage += " [" + entry.name + "]";
-  fmt::print("usage: build/nano {}{} [flags]\n\n{}\n", command_, usage, description_);
-  std::vector<Entry> sorted = entries_;  // by group, in order of first appearance
-  auto first_of = [&](const Entry& entry) {
-    return std::find_if(entries_.begin(), entries_.end(),
-                        [&](const Entry& e) { return e.group == entry.group; });
-  };
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const Entry& a, const Entry& b) { return first_of(a) < first_of(b); });
-  for (const Entry& entry : sorted) {
-    if (entry.group != group) fmt::print("\n{}\n", group = entry.group);
-    const bool fits = entry.name.size() < kHelpColumn - 3;
-    fmt::print("  {}{:{}}{}\n", entry.name, fits ? "" : "\n",
-               fits ? kHelpColumn - 2 - entry.name.size() : kHelpColumn + 1, wrapped(entry.help));
-  }
+  for (const std::string& extra : cli_->remaining())
+    if (extra != "--")
+      refuse("'" + extra +
+             (extra.rfind('-', 0) == 0 ? "' is not one of its flags" : "' is one argument too many"));
+  fill_positionals();
+  return true;
 }
 
 void ArgParser::refuse(const std::string& problem) const {
   throw Error(problem, "nano " + command_, "see `build/nano " + command_ + " --help`");
 }
 
-std::optional<std::string> ArgParser::next_positional() {
-  if (next_positional_ == positionals_.size()) return std::nullopt;
-  return positionals_[next_positional_++];
-}
-
 void add_engine_flags(ArgParser& parser, EngineOptions& options) {
-  parser.positional("MODEL", "a .gguf file, a Hugging Face directory, or a name: tiny, smollm2");
-  const char* group = "";
+  parser.positional("MODEL", options.model,
+                    "a .gguf file, a Hugging Face directory, or a name: tiny, smollm2");
+  parser.heading(engine_flags().front().group);
+  parser.add("model", options.model, "the same as MODEL");
   for (const Flag& flag : engine_flags()) {
     parser.heading(flag.group);
-    if (group != flag.group && std::string(group).empty()) {
-      parser.add("model", options.model, "the same as MODEL");
-      group = flag.group;
-    }
     std::string help = flag.help;
     if (*flag.lesson) help += std::string(" {") + flag.lesson + "}";
     std::visit(
@@ -181,17 +192,6 @@ void add_engine_flags(ArgParser& parser, EngineOptions& options) {
         },
         flag.field);
   }
-}
-
-void take_model(ArgParser& parser, EngineOptions& options) {
-  if (!options.model.empty()) return;
-  std::optional<std::string> model = parser.next_positional();
-  if (!model || model->empty()) parser.refuse("no MODEL was given");
-  options.model = *model;
-}
-
-void no_more_positionals(ArgParser& parser) {
-  if (auto extra = parser.next_positional()) parser.refuse("'" + *extra + "' is one argument too many");
 }
 
 double parse_real(const std::string& text, const std::string& where) {

@@ -12,6 +12,10 @@
 
 #include "base/options.h"  // EngineOptions
 
+namespace CLI {
+class App;
+}
+
 namespace nano {
 
 using Args = std::vector<std::string>;  // what stands after the command's name
@@ -31,40 +35,50 @@ class ArgParser {
   // The same with a field to fill. Its present value is the default and is shown. The last one given wins.
   void add(const std::string& name, std::string& field, const std::string& help,
            const std::string& choices = "");
-  void add(const std::string& name, int64_t& field, const std::string& help);
+  void add(const std::string& name, int64_t& field, const std::string& help, int64_t low = INT64_MIN,
+           int64_t high = INT64_MAX);
   void add(const std::string& name, std::optional<int64_t>& field, const std::string& help);
   void add(const std::string& name, double& field, const std::string& help);
   void add(const std::string& name, bool& field, const std::string& help);
-  void positional(const std::string& name, const std::string& help);
+  // Those given fill the fields in the order of their declaration; a field that a flag has filled is passed over.
+  void positional(const std::string& name, std::string& field, const std::string& help);
+  void positional(const std::string& name, std::optional<std::string>& field, const std::string& help);
 
-  // False: --help was asked for and printed. Error: anything that was not declared, with where to look.
+  // False: --help was asked for and printed. Error: anything that was not declared, with where to look; a positional
+  // (not an optional one) that is missing or empty.
   bool parse(const Args& args);
-  std::optional<std::string> next_positional();  // those given, one after the other
   std::string where(const std::string& flag) const { return "nano " + command_ + " --" + flag; }
   [[noreturn]] void refuse(const std::string& problem) const;  // Error with the hint to look at --help
 
  private:
-  struct Cli;     // CLI11's side
-  struct Entry {  // of --help
-    std::string group, name, help;
+  struct Positional {
+    std::string name, *field;
+    std::optional<std::string>* optional_field;
   };
-  void print_help() const;
+  void add_positional(Positional positional, const std::string& help);
+  void fill_positionals();
 
-  std::string command_, description_, group_ = "Options";
-  std::vector<Entry> entries_;
-  std::unique_ptr<Cli> cli_;
-  std::vector<std::string> positionals_;
-  size_t next_positional_ = 0;
+  std::string command_, group_ = "Options";
+  std::unique_ptr<CLI::App> cli_;
+  std::vector<Positional> positionals_;
+  std::vector<std::string> given_;  // of them
 };
 
 // MODEL or --model, and every engine flag of base/options.h. Declare them first: MODEL is the first positional.
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
-// After parse(): the first positional is MODEL unless --model was given. Error: neither.
-void take_model(ArgParser& parser, EngineOptions& options);
-// Error when more positionals were given than the command has.
-void no_more_positionals(ArgParser& parser);
 
 double parse_real(const std::string& text, const std::string& where);
 std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);  // "1,2,3"
+
+// The commands of build/nano, one source file each (app/run.cpp …; bench.cpp has two). They get what stands after the
+// command's name, and return the exit code; bad usage and what cannot start is an Error.
+int run_command(const Args& args);
+int chat_command(const Args& args);
+int info_command(const Args& args);
+int tokenize_command(const Args& args);
+int ppl_command(const Args& args);
+int bench_latency_command(const Args& args);
+int bench_throughput_command(const Args& args);
+int trace_summary_command(const Args& args);
 
 }  // namespace nano

@@ -6,54 +6,17 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "app/commands.h"        // info_command
-#include "app/loader.h"          // find_model, make_backend
-#include "app/output_json.h"     // json_text
-#include "app/resolve.h"         // choose_device, count_parameters, physical_memory
+#include "app/loader.h"          // find_model, make_backend, memory_report, packed_bytes
+#include "app/output_json.h"     // filled, json_text
+#include "app/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
 #include "base/error.h"          // Error
 #include "checkpoint/weights.h"  // open_weights, read_hf_config
-#include "engine/runner.h"       // Runner::batch_bytes
-#include "model/kv_cache.h"      // kv_bytes_per_token
-#include "model/transformer.h"   // Transformer::activation_bytes, limits
 
 namespace nano {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int64_t kDefaultBatchedTokens = 2048, kDefaultSeqs = 128;
-
-// What the memory holds, whatever the machine has: info answers "what if", so nothing is refused here.
-struct Ledger {
-  int64_t max_model_len = 0, max_num_seqs = 0, scratch = 0, kv_per_token = 0;
-  const char* kv_dtype = "";
-  int64_t kv_sequence() const { return kv_per_token * max_model_len; }
-  int64_t kv_all() const { return kv_sequence() * max_num_seqs; }
-};
-
-Ledger make_ledger(const EngineOptions& options, const ModelConfig& config) {
-  Ledger l;
-  const DType kv = choose_device(options).kv_dtype;
-  l.kv_dtype = dtype_name(kv);
-  l.kv_per_token = kv_bytes_per_token(config, kv);
-  l.max_model_len = options.max_model_len.value_or(-1);
-  if (l.max_model_len == -1) l.max_model_len = config.max_position;
-  l.max_num_seqs = options.max_num_seqs.value_or(kDefaultSeqs);
-  const int64_t tokens = options.max_num_batched_tokens.value_or(kDefaultBatchedTokens);
-  for (const auto& [value, flag] :
-       {std::pair(l.max_model_len, "--max-model-len"), std::pair(l.max_num_seqs, "--max-num-seqs"),
-        std::pair(tokens, "--max-num-batched-tokens"), std::pair(options.block_size, "--block-size")})
-    if (value < 1 || value > (1 << 28)) throw Error(fmt::format("{} is out of range", value), flag);
-  const auto T = int32_t(tokens), S = int32_t(l.max_num_seqs), len = int32_t(l.max_model_len);
-  const auto blocks = int32_t((l.max_model_len + options.block_size - 1) / options.block_size);
-  if (double(l.kv_per_token) * double(l.max_model_len) * double(l.max_num_seqs) > 4e18 ||
-      double(tokens) * (double(config.C) + config.F + double(config.H) * config.D) > 1e17)
-    throw Error("the memory of this shape is too large to count", "info");
-  l.scratch = Transformer::activation_bytes(config, T) + Runner::batch_bytes(T, S, blocks) +
-              make_backend(options)->scratch_bytes(Transformer::limits(config, T, S, len));
-  return l;
-}
 
 std::string attention_kind(const ModelConfig& c) {
   if (c.KVH == c.H) return "MHA: each head has its own K and V";
@@ -75,119 +38,128 @@ Json config_json(const ModelConfig& c) {
           {"tied", c.tied},
           {"sliding_window", c.sliding_window},
           {"heads_per_kv_head", c.H / c.KVH},
+          {"attention", attention_kind(c)},
           {"parameters", count_parameters(c)}};
 }
 
-void print_config(const ModelConfig& c) {
-  fmt::print("architecture  {}: {} layers, hidden {}, ffn {}, vocabulary {}{}, context {}\n", c.architecture,
-             c.L, c.C, c.F, c.V, c.tied ? " (tied)" : "", c.max_position);
-  fmt::print("attention     {} heads of {}, {} KV heads ({}){}\n", c.H, c.D, c.KVH, attention_kind(c),
-             c.sliding_window > 0 ? fmt::format(", window {}", c.sliding_window) : "");
-  fmt::print("parameters    {:.1f} million\n", double(count_parameters(c)) / 1e6);
+// What a full house takes, whatever the machine has: that is what `info` is asked.
+Json ledger_json(const EngineOptions& options, const Resolved& r) {
+  const int64_t sequence = r.memory.kv_bytes_per_token * r.scheduler.max_model_len;
+  return {{"kv_cache_dtype", dtype_name(choose_device(options).kv_dtype)},
+          {"kv_bytes_per_token", r.memory.kv_bytes_per_token},
+          {"max_model_len", r.scheduler.max_model_len},
+          {"max_num_seqs", r.scheduler.max_num_seqs},
+          {"kv_bytes_per_sequence", sequence},
+          {"kv_bytes", sequence * r.scheduler.max_num_seqs},
+          {"scratch_bytes", r.memory.scratch}};
 }
 
-struct FormatRow {
-  int64_t count = 0, bytes = 0, weights = 0;
-  double bits() const { return double(bytes) * 8 / double(weights); }
-};
+// What `run` would start with, in its own words; with --device-memory the KV cache is nearly that size, because packed
+// weights are nearly the file's.
+std::string run_says(MemoryPlan plan) {
+  try {
+    plan_memory(plan);
+    return memory_report(plan);
+  } catch (const Error& refusal) {
+    return std::string(refusal.what()) + "\n";
+  }
+}
 
-std::map<std::string, FormatRow> by_format(const Weights& weights) {
-  std::map<std::string, FormatRow> rows;
+Json formats_json(const Weights& weights) {
+  struct Row {
+    int64_t count = 0, bytes = 0, weights = 0;
+  };
+  std::map<std::string, Row> rows;
   for (const auto& [name, w] : weights.linears()) {
-    FormatRow& row = rows[source_name(w)];
+    Row& row = rows[source_name(w)];
     ++row.count, row.bytes += w.file_bytes(), row.weights += w.N * w.K;
   }
-  return rows;
+  Json list = Json::array();
+  for (const auto& [format, row] : rows)
+    list.push_back({{"format", format},
+                    {"count", row.count},
+                    {"bytes", row.bytes},
+                    {"bits_per_weight", double(row.bytes) * 8 / double(row.weights)}});
+  return list;
 }
 
-Json ledger_json(const Ledger& l) {
-  return {{"kv_cache_dtype", l.kv_dtype},
-          {"kv_bytes_per_token", l.kv_per_token},
-          {"max_model_len", l.max_model_len},
-          {"max_num_seqs", l.max_num_seqs},
-          {"kv_bytes_per_sequence", l.kv_sequence()},
-          {"kv_bytes", l.kv_all()},
-          {"scratch_bytes", l.scratch}};
-}
-
-void print_ledger(const Ledger& l) {
-  fmt::print("KV cache      {} a token ({}), {} a sequence of {}, {} for {} of them\n",
-             format_bytes(l.kv_per_token), l.kv_dtype, format_bytes(l.kv_sequence()), l.max_model_len,
-             format_bytes(l.kv_all()), l.max_num_seqs);
-  fmt::print("scratch       {}\n", format_bytes(l.scratch));
-}
-
-int info_of_model(const EngineOptions& options, bool json) {
+Json info_of_model(const EngineOptions& options) {
   const std::unique_ptr<Weights> weights =
       open_weights(find_model(options.model), options.load_format == "dummy", uint64_t(options.seed));
   if (!options.quantized_linear) expand_to_float32(*weights);
-  resolve_max_model_len(options, weights->config);  // refuses what `run` would refuse
-  const Ledger ledger = make_ledger(options, weights->config);
+  const Resolved r = plan_to_fit(options, weights->config, packed_bytes(*weights), *make_backend(options));
+  Json info = {{"model", options.model},
+               {"file_format", weights->format},
+               {"config", config_json(weights->config)},
+               {"tensors", formats_json(*weights)}};
   int64_t bytes = 0;
-  Json formats = Json::array();
-  const auto rows = by_format(*weights);
-  for (const auto& [format, row] : rows) {
-    bytes += row.bytes;
-    formats.push_back(
-        {{"format", format}, {"count", row.count}, {"bytes", row.bytes}, {"bits_per_weight", row.bits()}});
-  }
-  const int64_t total = bytes + ledger.kv_all() + ledger.scratch;
-  if (json) {
-    Json out = {{"model", options.model},
-                {"file_format", weights->format},
-                {"config", config_json(weights->config)},
-                {"tensors", formats},
-                {"weight_bytes", bytes}};
-    out.update(ledger_json(ledger));
-    out["total_bytes"] = total;
-    out["unused_tensors"] = weights->unused_tensors;
-    fmt::print("{}\n", json_text(out, 1));
-    return 0;
-  }
-  fmt::print("{} ({})\n", options.model, weights->format);
-  print_config(weights->config);
-  for (const auto& [format, row] : rows)
-    fmt::print("matrices      {:>4} × {:<9} {:>10}, {:.2f} bits a weight\n", row.count, format,
-               format_bytes(row.bytes), row.bits());
-  fmt::print("weights       {}\n", format_bytes(bytes));
-  print_ledger(ledger);
-  fmt::print("total         {}\n", format_bytes(total));
-  for (const std::string& name : weights->unused_tensors) fmt::print("unused        {}\n", name);
-  return 0;
+  for (const Json& row : info["tensors"]) bytes += row["bytes"].get<int64_t>();
+  info["weight_bytes"] = bytes;
+  info.update(ledger_json(options, r));
+  info["total_bytes"] = bytes + info["kv_bytes"].get<int64_t>() + r.memory.scratch;
+  info["run_says"] = run_says(r.memory);
+  info["unused_tensors"] = weights->unused_tensors;
+  return info;
 }
 
 // 16, 8 and 4 bits a weight: what a device of this size would say. The KV cache must hold one sequence at least.
-int info_of_shape(const EngineOptions& options, bool json, int64_t parameters, const ModelConfig* config) {
-  Json out = {{"parameters", parameters}};
+Json info_of_shape(const EngineOptions& options, int64_t parameters, ModelConfig* config) {
+  Json info = {{"parameters", parameters}};
   int64_t besides = 0;
   if (config) {
-    const Ledger ledger = make_ledger(options, *config);
-    besides = ledger.scratch + ledger.kv_sequence();
-    out["config"] = config_json(*config);
-    out.update(ledger_json(ledger));
-    if (!json) print_config(*config), print_ledger(ledger);
-  } else if (!json) {
-    fmt::print("parameters    {:.1f} million\n", double(parameters) / 1e6);
+    // Of a model that is not here one may ask what a longer context would take.
+    config->max_position =
+        int32_t(std::clamp<int64_t>(options.max_model_len.value_or(0), config->max_position, INT32_MAX));
+    const Resolved r = plan_to_fit(options, *config, 0, *make_backend(options));
+    info["config"] = config_json(*config);
+    info.update(ledger_json(options, r));
+    besides = r.memory.scratch + r.memory.kv_bytes_per_token * r.scheduler.max_model_len;
   }
-  const double usable =
-      double(options.device_memory.value_or(physical_memory())) * options.gpu_memory_utilization;
-  out["usable_bytes"] = int64_t(usable);
-  out["weights"] = Json::array();
+  const double usable = double(most_device_memory(options)) * options.gpu_memory_utilization;
+  info["usable_bytes"] = int64_t(usable);
+  info["weights"] = Json::array();
   for (int bits : {16, 8, 4}) {
     const int64_t bytes = parameters * bits / 8, total = bytes + besides;
-    const bool fits = double(total) <= usable;
-    out["weights"].push_back(
-        {{"bits", bits}, {"bytes", bytes}, {"bytes_with_one_sequence", total}, {"fits", fits}});
-    if (json) continue;
-    fmt::print("at {:2} bits    {} weights", bits, format_bytes(bytes));
-    if (besides > 0)
-      fmt::print(" + {} scratch and one sequence = {}", format_bytes(besides), format_bytes(total));
-    fmt::print(": {} {}\n", fits ? "fits in" : "does not fit in", format_bytes(int64_t(usable)));
+    info["weights"].push_back({{"bits", bits},
+                               {"bytes", bytes},
+                               {"bytes_with_one_sequence", total},
+                               {"fits", double(total) <= usable}});
   }
-  if (json) fmt::print("{}\n", json_text(out, 1));
-  return 0;
+  return info;
 }
 
+std::string info_text(const Json& info) {
+  std::string text;
+  auto add = [&](const char* line, const Json& values) { text += filled(line, values); };
+  if (info.contains("model")) add("{model} ({file_format})\n", info);
+  if (info.contains("config"))
+    add("architecture  {architecture}: {layers} layers, hidden {hidden_size}, ffn {intermediate_size}, "
+        "vocabulary {vocab_size} (tied to the head: {tied}), context {max_position}\n"
+        "attention     {heads} heads of {head_dim}, {kv_heads} KV heads ({attention}), window "
+        "{sliding_window} (0 = all)\n",
+        info["config"]);
+  const Json& parameters = info.contains("config") ? info["config"]["parameters"] : info["parameters"];
+  text += fmt::format("parameters    {:.1f} million\n", parameters.get<double>() / 1e6);
+  for (const Json& row : info.value("tensors", Json::array()))
+    add("matrices      {count:>4} × {format:<9} {bytes:>10}, {bits_per_weight:.2f} bits a weight\n", row);
+  if (info.contains("weight_bytes")) add("weights       {weight_bytes}\n", info);
+  if (info.contains("kv_bytes"))
+    add("KV cache      {kv_bytes_per_token} a token ({kv_cache_dtype}), {kv_bytes_per_sequence} a sequence "
+        "of "
+        "{max_model_len}, {kv_bytes} for {max_num_seqs} of them\n"
+        "scratch       {scratch_bytes}\n",
+        info);
+  if (info.contains("total_bytes")) add("total         {total_bytes}\n", info);
+  for (const Json& row : info.value("weights", Json::array())) {
+    add("at {bits:2} bits    {bytes} weights", row);
+    if (info.contains("config")) add(" + scratch and one sequence = {bytes_with_one_sequence}", row);
+    add(row["fits"] ? ": fits in {usable_bytes}\n" : ": does not fit in {usable_bytes}\n", info);
+  }
+  if (info.contains("run_says")) add("\n`run` with these flags:\n{run_says}", info);
+  for (const Json& name : info.value("unused_tensors", Json::array()))
+    text += "unused        " + name.get<std::string>() + "\n";
+  return text;
+}
 // Of parameters, 7B and 135M are said in thousands of millions, not in bytes and powers of two.
 std::string billions(std::string text) {
   if (text.size() < 2 || !std::isdigit(static_cast<unsigned char>(text[text.size() - 2]))) return text;
@@ -209,26 +181,29 @@ int info_command(const Args& args) {
       "a weight, and whether that fits in --device-memory × --gpu-memory-utilization.");
   add_engine_flags(parser, options);
   parser.heading("What to show");
-  parser.add("config", config_file, "a config.json: the ledger of a model that is not here");
-  parser.add("params", parameters, "only a number of parameters, e.g. 70e9");
+  // These stand in MODEL's place.
+  parser.option("config", "FILE", "a config.json: the ledger of a model that is not here",
+                [&](const std::string& v) { config_file = options.model = v; });
+  parser.option("params", "N", "only a number of parameters, e.g. 70e9",
+                [&](const std::string& v) { parameters = options.model = v; });
   parser.add("json", json, "one JSON object");
   if (!parser.parse(args)) return 0;
   check_utilization(options.gpu_memory_utilization);
-  if (!config_file.empty() || !parameters.empty()) {
-    no_more_positionals(parser);
-    if (!config_file.empty() && !parameters.empty())
-      parser.refuse("--config and --params exclude each other");
-    if (!parameters.empty()) {
-      const double number = double(parse_human_int(billions(parameters), parser.where("params")));
-      if (number < 1 || number > 1e17) parser.refuse("--params is out of range");
-      return info_of_shape(options, json, int64_t(number), nullptr);
-    }
-    const ModelConfig config = read_hf_config(config_file);
-    return info_of_shape(options, json, count_parameters(config), &config);
+  Json info;
+  if (!config_file.empty() && !parameters.empty()) {
+    parser.refuse("--config and --params exclude each other");
+  } else if (!parameters.empty()) {
+    const double number = double(parse_human_int(billions(parameters), parser.where("params")));
+    if (number < 1 || number > 1e17) parser.refuse("--params is out of range");
+    info = info_of_shape(options, int64_t(number), nullptr);
+  } else if (!config_file.empty()) {
+    ModelConfig config = read_hf_config(config_file);
+    info = info_of_shape(options, count_parameters(config), &config);
+  } else {
+    info = info_of_model(options);
   }
-  take_model(parser, options);
-  no_more_positionals(parser);
-  return info_of_model(options, json);
+  fmt::print("{}", json ? json_text(info, 1) + "\n" : info_text(info));
+  return 0;
 }
 
 }  // namespace nano

@@ -6,11 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "app/dummy_tokenizer.h"  // make_dummy_tokenizer
-#include "base/clock.h"           // steady_seconds
-#include "base/error.h"           // Error
-#include "checkpoint/weights.h"   // read_hf_config
-#include "checkpoint/gguf.h"      // GgufFile
+#include "base/clock.h"          // steady_seconds
+#include "base/error.h"          // Error
+#include "checkpoint/weights.h"  // read_hf_config
+#include "checkpoint/gguf.h"     // GgufFile
 
 namespace nano {
 
@@ -34,6 +33,23 @@ void check_may_be_json(const std::string& path, const std::string& begin) {
               path, "MODEL is a .gguf file or a Hugging Face directory");
 }
 
+// A tokenizer for models that have none. A byte is a token, and a token's text is its number: random weights have
+// nothing to say, but everything around them can run.
+std::unique_ptr<Tokenizer> make_dummy_tokenizer(int32_t vocab_size) {
+  BpeModel::Options options;
+  options.byte_level = false;
+  options.byte_fallback = true;
+  BpeModel model(options);
+  std::vector<Tokenizer::Token> tokens;
+  for (int32_t id = 0; id < vocab_size; ++id) {
+    Tokenizer::Token& token = tokens.emplace_back();
+    token.text = id < 256 ? fmt::format("<0x{:02X}>", id) : fmt::format("<{}>", id);
+    token.bytes = fmt::format(" {}", id);
+    if (id < 256) model.add_token(id, token.text, false);
+  }
+  return std::make_unique<Tokenizer>(std::move(tokens), std::move(model), Normalizer(), Pretokenizer());
+}
+
 // For --load-format dummy: the tokenizer beside the config.json, or one that needs no file.
 std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& path) {
   const std::filesystem::path file(path);
@@ -52,6 +68,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
   if (std::ifstream(path)) check_may_be_json(path, begin);  // else reading it says why it cannot be
   return tokenizer_from_hf(path);
+}
+
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where) {
+  bool good = messages.is_array();
+  for (const auto& message : messages) good = good && message.is_object();
+  if (!good)
+    throw Error("'messages' must be a list of objects", where,
+                R"([{"role": "user", "content": "…"}] is a conversation)");
 }
 
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
@@ -212,6 +236,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     const std::string id = std::to_string(next_request_++);
     place[id] = i;
     try {
+      if (!prompts[i].error.empty()) throw Error(prompts[i].error);
       add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
     } catch (const Error& error) {  // one bad prompt is that prompt's failure only
       results[i].request_id = id;

@@ -25,6 +25,7 @@ namespace nano {
 struct Prompt {
   std::string text;
   std::vector<int32_t> token_ids;  // used as they are when not empty; text may then be anything
+  std::string error = {};          // set: what was given is no prompt, and this is why
 };
 
 struct CompletionOutput {
@@ -116,6 +117,8 @@ class LLM {
 
 // The tokenizer of a .gguf file, a Hugging Face directory or a tokenizer.json; needs no weights.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// Error naming `where` unless these are a conversation: a list of objects.
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
 // A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
 // bos_token and eos_token default to the tokenizer's.
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,

@@ -29,15 +29,6 @@ std::vector<fs::path> roots() {
   return list;
 }
 
-// Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is
-// not the head as well is not packed: its rows are decoded from the file.
-int64_t file_bytes(const Weights& weights) {
-  int64_t bytes = 0;
-  for (const auto& [name, w] : weights.linears())
-    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
-  return bytes;
-}
-
 void check_quantization(const EngineOptions& options, const Weights& weights) {
   if (!options.quantization.empty() && options.quantization != weights.quantization)
     throw Error("Quantization method of the checkpoint (" +
@@ -91,6 +82,13 @@ void allocate_cache(LoadedEngine& e) {
 
 LoadedEngine::~LoadedEngine() = default;
 
+int64_t packed_bytes(const Weights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, w] : weights.linears())
+    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
+  return bytes;
+}
+
 std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   const DeviceChoice choice = choose_device(options);
   if (options.threads < 0 || options.threads > 4096) throw Error("must be from 0 to 4096", "--threads");
@@ -120,7 +118,6 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   LoadedEngine& e = *loaded;
   e.options = options;
   const bool dummy = options.load_format == "dummy";
-  if (!dummy && options.load_format != "auto") throw Error("must be auto or dummy", "--load-format");
   const std::string path = find_model(options.model);
 
   e.backend = make_backend(options);
@@ -131,7 +128,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   e.weights = open_weights(path, dummy, uint64_t(options.seed));
   check_quantization(options, *e.weights);
   if (!options.quantized_linear) expand_to_float32(*e.weights);
-  resolve(options, e.weights->config, file_bytes(*e.weights), *e.backend);
+  resolve(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
 
   e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
   e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);
@@ -159,15 +156,17 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   return loaded;
 }
 
+std::string memory_report(const MemoryPlan& m) {
+  return fmt::format(
+      "memory {}: weights {}, KV cache {}, scratch {}\n"
+      "GPU KV cache size: {} tokens, Maximum concurrency for {} tokens per request: {:.2f}x\n",
+      format_bytes(m.total()), format_bytes(m.weights), format_bytes(m.kv_bytes), format_bytes(m.scratch),
+      int64_t(m.num_blocks) * m.block_size, m.max_model_len, m.max_concurrency());
+}
+
 std::string start_report(const LoadedEngine& e) {
-  const MemoryPlan& m = e.resolved.memory;
-  std::string text = fmt::format("device {}\n", e.backend->describe());
-  text += fmt::format("memory {}: weights {}, KV cache {}, scratch {}\n", format_bytes(m.total()),
-                      format_bytes(m.weights), format_bytes(m.kv_bytes), format_bytes(m.scratch));
-  text +=
-      fmt::format("GPU KV cache size: {} tokens, Maximum concurrency for {} tokens per request: {:.2f}x\n",
-                  int64_t(m.num_blocks) * m.block_size, m.max_model_len, m.max_concurrency());
-  return text + e.resolved.notes;
+  return fmt::format("device {}\n{}{}", e.backend->describe(), memory_report(e.resolved.memory),
+                     e.resolved.notes);
 }
 
 }  // namespace nano

@@ -1,5 +1,7 @@
 #include "app/output_json.h"
 
+#include <fmt/args.h>
+
 namespace nano {
 
 namespace {
@@ -36,6 +38,22 @@ Json completion_json(const CompletionOutput& out, const Tokenizer& tokenizer) {
 
 Json seconds_or_null(double seconds) { return seconds > 0 ? Json(seconds) : Json(); }
 
+using FmtArgs = fmt::dynamic_format_arg_store<fmt::format_context>;
+
+void add_members(const Json& object, const std::string& prefix, FmtArgs& args) {
+  for (const auto& [key, value] : object.items()) {
+    const std::string name = prefix + key;
+    auto add = [&](auto fmt_value) { args.push_back(fmt::arg(name.c_str(), fmt_value)); };
+    if (value.is_object()) add_members(value, name + "_", args);
+    if (value.is_string()) add(value.get<std::string>());
+    if (value.is_boolean()) add(value.get<bool>());
+    if (value.is_number_float()) add(value.get<double>());
+    if (!value.is_number_integer()) continue;
+    const auto number = value.get<int64_t>();
+    key.find("bytes") == key.npos ? add(number) : add(format_bytes(number));
+  }
+}
+
 }  // namespace
 
 Json request_output_json(const RequestOutput& out, const Tokenizer& tokenizer) {
@@ -61,6 +79,12 @@ Json request_output_json(const RequestOutput& out, const Tokenizer& tokenizer) {
 
 std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string filled(const std::string& text, const Json& values) {
+  FmtArgs args;
+  add_members(values, "", args);
+  return fmt::vformat(text, args);
 }
 
 }  // namespace nano

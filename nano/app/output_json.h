@@ -17,5 +17,8 @@ namespace nano {
 nlohmann::ordered_json request_output_json(const RequestOutput& output, const Tokenizer& tokenizer);
 // On one line, or indented; never throws for what a text holds.
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+// What people read, from what programs read: {key} and {key:.2f} in `text` are replaced as fmt does it. A member of an
+// inner object is {outer_inner}; a whole number whose key speaks of bytes is said as "3.20 MB".
+std::string filled(const std::string& text, const nlohmann::ordered_json& values);
 
 }  // namespace nano

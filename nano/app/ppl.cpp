@@ -6,12 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "app/cli.h"           // ArgParser
-#include "app/commands.h"      // ppl_command
-#include "app/output_json.h"   // json_text
-#include "app/start.h"         // start_llm
-#include "base/error.h"        // Error
-#include "base/mapped_file.h"  // read_file
+#include "app/cli.h"          // ArgParser
+#include "app/output_json.h"  // filled, json_text
+#include "app/start.h"        // start_llm, close_trace
+#include "app/terminal.h"     // Interrupt, ProgressBar, read_input
+#include "base/error.h"       // Error
 
 namespace nano {
 
@@ -21,15 +20,16 @@ constexpr int64_t kDefaultChunk = 512;
 
 // Each chunk stands alone: token 0 is given, 1 … N-1 are predicted. llama.cpp counts only those that have at least
 // N/2 tokens before them, so that no token is judged on a short context.
-Perplexity measure(const std::vector<RequestOutput>& chunks) {
+Perplexity measure(const std::vector<RequestOutput>& chunks, int64_t n) {
   Perplexity p;
   double second_nll = 0;
   int64_t second = 0;
   for (const RequestOutput& chunk : chunks) {
     if (!chunk.error.empty()) throw Error(chunk.error, "perplexity");
-    const auto n = int64_t(chunk.prompt_token_ids.size());
     for (int64_t i = 1; i < n; ++i) {
-      const double nll = -double(chunk.prompt_logprobs.at(size_t(i - 1)).at(0).logprob);
+      const auto& logprobs =
+          i < n - 1 ? chunk.prompt_logprobs.at(size_t(i - 1)) : chunk.outputs.at(0).logprobs.at(0);
+      const double nll = -double(logprobs.at(0).logprob);
       p.nll += nll, ++p.tokens;
       if (i > n / 2) second_nll += nll, ++second;
     }
@@ -41,37 +41,37 @@ Perplexity measure(const std::vector<RequestOutput>& chunks) {
   return p;
 }
 
-std::vector<Prompt> cut(const std::vector<int32_t>& ids, int64_t size) {
-  std::vector<Prompt> chunks;
-  for (int64_t begin = 0; begin + size <= int64_t(ids.size()); begin += size)
-    chunks.push_back({"", {ids.begin() + begin, ids.begin() + begin + size}});
-  return chunks;
-}
-
-// A chunk needs room for the token that ends it.
-int64_t longest_chunk(const LLM& llm) { return llm.loaded().resolved.scheduler.max_model_len - 1; }
-
 }  // namespace
 
 Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
                               const std::function<void(int64_t, int64_t)>& progress) {
-  const int64_t longest = longest_chunk(llm);
+  const LoadedEngine& loaded = llm.loaded();
+  const int64_t longest = loaded.resolved.scheduler.max_model_len;
   if (ctx < 4 || ctx > longest)
     throw Error(fmt::format("{} is out of range: from 4 to {}", ctx, longest), "perplexity: ctx",
-                "at most max-model-len less 1");
-  const std::vector<Prompt> chunks = cut(llm.tokenizer().encode(text), ctx);
-  if (chunks.empty())
-    throw Error(fmt::format("the text has fewer than the {} tokens of one chunk", ctx), "perplexity",
-                "give a smaller --ctx");
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = 1;
-  params.prompt_logprobs = 0;
+                "at most max-model-len");
+  if (!loaded.options.sampler) throw Error("needs the sampler", "perplexity", "leave out --no-sampler");
+  const std::vector<int32_t> ids = llm.tokenizer().encode(text);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (auto chunk = ids.begin(); ids.end() - chunk >= ctx; chunk += ctx) {
+    prompts.push_back({"", {chunk, chunk + ctx - 1}});
+    // The last token is forced as the answer: then a chunk can fill the whole context.
+    SamplingParams& p = params.emplace_back();
+    p.temperature = 0;
+    p.max_tokens = 1;
+    p.prompt_logprobs = p.logprobs = 0;
+    p.allowed_token_ids = {chunk[ctx - 1]};
+  }
+  if (prompts.empty())
+    throw Error(fmt::format("the text has {} tokens, fewer than the {} of one chunk", ids.size(), ctx),
+                "perplexity", "give a smaller --ctx");
   int64_t done = 0;
-  return measure(llm.generate(chunks, {params}, [&](const RequestOutput& out) {
+  auto update = [&](const RequestOutput& out) {
     done += out.finished;
-    if (progress) progress(done, int64_t(chunks.size()));
-  }));
+    if (progress) progress(done, int64_t(prompts.size()));
+  };
+  return measure(llm.generate(prompts, params, update), ctx);
 }
 
 int ppl_command(const Args& args) {
@@ -87,38 +87,37 @@ int ppl_command(const Args& args) {
       "  ppl_second_half  the same over the second half of each chunk, as llama.cpp's perplexity does");
   add_engine_flags(parser, options);
   parser.heading("Perplexity");
-  parser.add("file", file, "the text");
-  parser.add("ctx", ctx, "tokens a chunk [512, or what max-model-len allows]");
+  parser.add("file", file, "the text; - = stdin");
+  parser.add("ctx", ctx, "tokens a chunk; at most max-model-len [512, or max-model-len if that is less]");
   parser.add("json", json, "{ppl, ppl_second_half, tokens, chunks, nll}");
   if (!parser.parse(args)) return 0;
-  take_model(parser, options);
-  no_more_positionals(parser);
   if (file.empty()) parser.refuse("--file is missing");
-  const std::string text = read_file(file);
+  options.sampler = true;  // nothing is drawn: it only has to know which token comes
+  const std::string text = read_input(file);
 
+  const std::unique_ptr<LLM> llm = start_llm(options);
   Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(options, interrupt);
-  const int64_t size = ctx.value_or(std::min(kDefaultChunk, longest_chunk(*llm)));
+  const int64_t longest = llm->loaded().resolved.scheduler.max_model_len;
+  const int64_t size = ctx.value_or(std::min(kDefaultChunk, longest));
   Perplexity p;
   {
     ProgressBar bar("perplexity");
     p = measure_perplexity(*llm, text, size, [&](int64_t done, int64_t total) {
-      interrupt.let_through();
+      interrupt.end_if_taken();
       bar.show(done, total);
     });
   }
   close_trace(*llm);
-  if (json) {
-    fmt::print("{}\n", json_text({{"ppl", p.ppl},
-                                  {"ppl_second_half", p.ppl_second_half},
-                                  {"tokens", p.tokens},
-                                  {"chunks", p.chunks},
-                                  {"nll", p.nll}}));
-  } else {
-    fmt::print("perplexity {:.4f} over {} tokens in {} chunks of {} (mean -log p {:.5f})\n", p.ppl, p.tokens,
-               p.chunks, size, p.nll);
-    fmt::print("second halves only, as llama.cpp counts: {:.4f}\n", p.ppl_second_half);
-  }
+  const nlohmann::ordered_json result = {{"ppl", p.ppl},
+                                         {"ppl_second_half", p.ppl_second_half},
+                                         {"tokens", p.tokens},
+                                         {"chunks", p.chunks},
+                                         {"nll", p.nll}};
+  fmt::print("{}\n",
+             json ? json_text(result)
+                  : filled("perplexity {ppl:.4f} over {tokens} tokens in {chunks} chunks (mean -log p "
+                           "{nll:.5f})\nsecond halves only, as llama.cpp counts: {ppl_second_half:.4f}",
+                           result));
   return 0;
 }
 

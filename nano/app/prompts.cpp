@@ -1,31 +1,20 @@
 #include "app/prompts.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include <fmt/format.h>
 
-#include "app/sampling_json.h"  // set_sampling_field
+#include "app/sampling_json.h"  // set_sampling_field, id_list, integer32, warn_of_low_temperature
+#include "app/terminal.h"       // read_input
 #include "base/error.h"         // Error
 #include "base/json.h"          // parse_ordered_json
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Prompt id_prompt(const Json& ids, const std::string& where) {
-  if (!ids.is_array() || ids.empty())
-    throw Error("'prompt_token_ids' must be a list of at least one id", where);
-  Prompt prompt;
-  for (const Json& id : ids) {
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= uint64_t(INT32_MAX);
-    if (!fits) throw Error("'prompt_token_ids' must be a list of ids from 0 on", where);
-    prompt.token_ids.push_back(id.get<int32_t>());
-  }
-  return prompt;
-}
 
 bool is_source(const std::string& key) {
   return key == "prompt" || key == "messages" || key == "prompt_token_ids";
@@ -36,24 +25,19 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
   for (const auto& [key, value] : line.items()) sources += is_source(key);
   if (sources != 1) throw Error("needs one of 'prompt', 'messages' and 'prompt_token_ids'", where);
   if (line.contains("messages")) {
-    if (!line["messages"].is_array()) throw Error("'messages' must be a list", where);
     job.messages = line["messages"];
+    check_messages(job.messages, where);
     return;
   }
-  const Json& prompt = line.contains("prompt") ? line["prompt"] : line["prompt_token_ids"];
-  if (prompt.is_string() && line.contains("prompt"))
-    job.prompt.text = prompt.get<std::string>();
-  else if (prompt.is_array() || line.contains("prompt_token_ids"))
-    job.prompt = id_prompt(prompt, where);
+  const bool ids = line.contains("prompt_token_ids") || line["prompt"].is_array();
+  const char* key = line.contains("prompt") ? "prompt" : "prompt_token_ids";
+  if (ids)
+    job.prompt.token_ids = id_list(line[key], where, key);
+  else if (line[key].is_string())
+    job.prompt.text = line[key].get<std::string>();
   else
     throw Error("'prompt' must be a string or a list of token ids", where);
-}
-
-int32_t priority_of(const Json& value, const std::string& where) {
-  const bool fits =
-      value.is_number_integer() && value.get<double>() >= INT32_MIN && value.get<double>() <= INT32_MAX;
-  if (!fits) throw Error("'priority' must be an integer of 32 bits", where);
-  return value.get<int32_t>();
+  if (ids && job.prompt.token_ids.empty()) throw Error(std::string("'") + key + "' is an empty list", where);
 }
 
 PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where) {
@@ -65,14 +49,15 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
     if (!line.is_object()) throw Error("must be a JSON string or object", where);
     for (const auto& [key, value] : line.items()) {
       if (key == "priority")
-        job.priority = priority_of(value, where);
+        job.priority = integer32(value, where, key);
       else if (!is_source(key) && !set_sampling_field(job.params, key, nlohmann::json(value), where))
         throw Error("'" + key + "' is not a field of a prompt or of SamplingParams", where);
     }
     set_source(job, line, where);
+    if (line.contains("temperature")) warn_of_low_temperature(job.params, where);
   } catch (const Error& error) {
     job.prompt.text = text;
-    job.error = error.what();
+    job.prompt.error = error.what();
   }
   return job;
 }
@@ -98,33 +83,31 @@ Json conversation_of(const LLM& llm, const PromptJob& job, const PromptOptions& 
 bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options) {
   return std::any_of(jobs.begin(), jobs.end(), [&](const PromptJob& job) {
     const bool text = job.prompt.token_ids.empty();
-    return job.error.empty() && (!job.messages.is_null() || (text && !options.raw));
+    return job.prompt.error.empty() && (!job.messages.is_null() || (text && !options.raw));
   });
 }
 
 void render(const LLM& llm, PromptJob& job, const PromptOptions& options) {
-  if (!job.error.empty()) return;
+  if (!job.prompt.error.empty()) return;
   try {
     const Json messages = conversation_of(llm, job, options);
     if (!messages.is_null()) job.prompt = llm.apply_chat_template(messages);
   } catch (const Error& error) {
-    job.error = error.what();
+    job.prompt.error = error.what();
   }
 }
 
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults) {
-  const std::string file = read_file(path);
+  std::istringstream file(read_input(path));
+  const std::string name = path == "-" ? "stdin" : path;
   std::vector<PromptJob> jobs;
   int64_t number = 0;
-  for (size_t begin = 0; begin < file.size();) {
-    const size_t end = std::min(file.find('\n', begin), file.size());
-    const std::string line = file.substr(begin, end - begin);
-    begin = end + 1;
+  for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", path, number)));
+    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", name, number)));
   }
-  if (jobs.empty()) throw Error("it holds no prompts", path, "one JSON string or object a line");
+  if (jobs.empty()) throw Error("it holds no prompts", name, "one JSON string or object a line");
   return jobs;
 }
 

@@ -14,13 +14,12 @@ struct PromptOptions {
   std::string system;  // first message of the conversation; "" = none
 };
 
-// A request before it is one. `error` set: it can't become one, and this is why.
+// A request before it is one.
 struct PromptJob {
-  Prompt prompt;                    // ids, or a text that is still to be rendered
+  Prompt prompt;                    // ids, or a text that is still to be rendered, or an error
   nlohmann::ordered_json messages;  // a conversation; null: none
   SamplingParams params;
   int32_t priority = 0;
-  std::string error;
 };
 
 // One job a non-empty line: "text", {"prompt": "text" or [ids]}, {"prompt_token_ids": [1, 2]} or
@@ -32,7 +31,7 @@ std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingPa
 bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options);
 
 // Conversations, and texts as a user's message, through the chat template; texts as they are if raw, or if there is
-// no template. job.error: the template's own complaint; a conversation or a system message without a template.
+// no template. prompt.error: the template's own complaint; a conversation or a system message without a template.
 void render(const LLM& llm, PromptJob& job, const PromptOptions& options);
 
 }  // namespace nano

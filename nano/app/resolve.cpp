@@ -1,6 +1,7 @@
 #include "app/resolve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <unistd.h>
 #include <utility>
@@ -16,28 +17,16 @@ namespace nano {
 
 namespace {
 
-constexpr int64_t kDefaultBatchedTokens = 2048, kDefaultSeqs = 128;
-
 int32_t in_range(int64_t value, int64_t low, const char* flag) {
   if (value < low || value > INT32_MAX)
     throw Error(fmt::format("{} is out of range: at least {}, at most {}", value, low, INT32_MAX), flag);
   return int32_t(value);
 }
 
-std::string one_of(const std::string& value, std::initializer_list<const char*> choices, const char* flag) {
-  std::string list;
-  for (const char* choice : choices) {
-    if (value == choice) return value;
-    list += (list.empty() ? "" : ", ") + std::string(choice);
-  }
-  throw Error("'" + value + "' is not known", flag, "one of " + list);
-}
-
 void resolve_scheduler(const EngineOptions& options, Resolved& r) {
   SchedulerConfig& s = r.scheduler;
-  s.continuous = one_of(options.scheduling, {"continuous", "static"}, "--scheduling") == "continuous";
-  s.priority_policy =
-      one_of(options.scheduling_policy, {"fcfs", "priority"}, "--scheduling-policy") == "priority";
+  s.continuous = options.scheduling == "continuous";
+  s.priority_policy = options.scheduling_policy == "priority";
   s.kv_cache = options.kv_cache;
   s.enable_chunked_prefill = options.enable_chunked_prefill;
   auto off = [&](bool& feature, const char* line) {
@@ -78,33 +67,35 @@ void resolve_scheduler(const EngineOptions& options, Resolved& r) {
     throw Error("it is greater than max_model_len", "--long-prefill-token-threshold");
 }
 
-// Half of the machine, but no more than 4 GiB of it for the KV cache: this is somebody's laptop.
-int64_t default_device_memory(const MemoryPlan& m) {
-  const auto enough = int64_t(double(m.weights + m.scratch + (int64_t(4) << 30)) / m.utilization);
-  return std::min(physical_memory() / 2, enough);
+// This may be somebody's laptop: where nobody said how much memory there is, the KV cache gets no more than 4 GiB,
+// or what one sequence needs.
+int64_t default_device_memory(const EngineOptions& options, const MemoryPlan& m) {
+  const int64_t kv = std::max(int64_t(4) << 30, m.blocks_per_seq() * m.block_bytes());
+  const double enough = std::ceil(double(m.weights + m.scratch + kv) / m.utilization);
+  return int64_t(std::min(double(most_device_memory(options)), enough));
+}
+
+void check_countable(const ModelConfig& c, const SchedulerConfig& s, int64_t kv_bytes_per_token) {
+  const double kv = double(kv_bytes_per_token) * s.max_model_len * s.max_num_seqs;
+  const double step = double(s.max_num_batched_tokens) * (double(c.C) + c.F + double(c.H) * c.D);
+  if (kv > 4e18 || step > 1e17) throw Error("the memory of this shape is too large to count", "memory");
 }
 
 }  // namespace
 
 DeviceChoice choose_device(const EngineOptions& options) {
+  check_choices(options);
   DeviceChoice r;
-  const std::string device = one_of(options.device, {"auto", "ref", "cpu"}, "--device");
-  r.device = device == "auto" ? "cpu" : device;
-  const std::string dtype =
-      one_of(options.dtype, {"auto", "float32", "float", "float16", "half", "bfloat16"}, "--dtype");
+  r.device = options.device == "auto" ? "cpu" : options.device;
+  const std::string &dtype = options.dtype, &kv = options.kv_cache_dtype;
   if (dtype != "auto" && dtype != "float32" && dtype != "float")
     throw Error(dtype + " activations are not supported on " + r.device, "--dtype", "use auto or float32");
-  const std::string activations =
-      one_of(options.activation_dtype, {"auto", "float32", "int8"}, "--activation-dtype");
-  r.activations = activations == "int8" || (activations == "auto" && r.device == "cpu")
-                      ? ActivationDtype::int8
-                      : ActivationDtype::float32;
-  const std::string kv =
-      one_of(options.kv_cache_dtype, {"auto", "float32", "float16", "bfloat16"}, "--kv-cache-dtype");
-  if (kv == "auto") r.kv_dtype = r.device == "ref" ? DType::f32 : DType::f16;
-  if (kv == "float32") r.kv_dtype = DType::f32;
-  if (kv == "float16") r.kv_dtype = DType::f16;
-  if (kv == "bfloat16") r.kv_dtype = DType::bf16;
+  const bool int8 =
+      options.activation_dtype == "int8" || (options.activation_dtype == "auto" && r.device == "cpu");
+  r.activations = int8 ? ActivationDtype::int8 : ActivationDtype::float32;
+  r.kv_dtype = kv == "float16" || (kv == "auto" && r.device == "cpu") ? DType::f16
+               : kv == "bfloat16"                                     ? DType::bf16
+                                                                      : DType::f32;
   return r;
 }
 
@@ -121,6 +112,10 @@ int64_t physical_memory() {
       bytes = std::min(bytes, limit);  // "max" is no number
   }
   return bytes;
+}
+
+int64_t most_device_memory(const EngineOptions& options) {
+  return options.device_memory.value_or(physical_memory() / 2);
 }
 
 int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config) {
@@ -149,8 +144,8 @@ int64_t count_parameters(const ModelConfig& c) {
   return int64_t(count);
 }
 
-Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
-                 const Backend& backend) {
+Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                     const Backend& backend) {
   Resolved r;
   r.enable_prefix_caching = options.enable_prefix_caching;
   r.scheduler.max_model_len = resolve_max_model_len(options, config);
@@ -177,12 +172,13 @@ Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_
                              r.block_size);
     resolve_scheduler(options, r);
     const SchedulerConfig& s = r.scheduler;
-    m.max_model_len = r.scheduler.max_model_len;
+    check_countable(config, s, m.kv_bytes_per_token);
+    m.max_model_len = s.max_model_len;
     m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
                 Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
                 backend.scratch_bytes(
                     Transformer::limits(config, s.max_num_batched_tokens, s.max_num_seqs, s.max_model_len));
-    m.device_memory = options.device_memory.value_or(default_device_memory(m));
+    m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
   };
   plan_scratch();
   if (options.max_model_len == -1) {
@@ -195,7 +191,13 @@ Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_
       plan_scratch();
     }
   }
-  plan_memory(m);
+  return r;
+}
+
+Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                 const Backend& backend) {
+  Resolved r = plan_to_fit(options, config, weight_bytes, backend);
+  plan_memory(r.memory);
   return r;
 }
 

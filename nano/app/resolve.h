@@ -32,6 +32,9 @@ struct Resolved {
 // not fit.
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                  const Backend& backend);
+// The same whether it fits or not: all but memory.num_blocks and kv_bytes, which plan_memory() fills.
+Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                     const Backend& backend);
 
 // Error: longer than the model's context.
 int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config);
@@ -41,5 +44,7 @@ int64_t count_parameters(const ModelConfig& config);
 void check_utilization(double gpu_memory_utilization);
 // What the machine has, or the cgroup allows.
 int64_t physical_memory();
+// --device-memory, else half of the machine's.
+int64_t most_device_memory(const EngineOptions& options);
 
 }  // namespace nano

@@ -5,15 +5,13 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"            // ArgParser
-#include "app/commands.h"       // run_command
 #include "app/llm.h"            // LLM
 #include "app/output_json.h"    // request_output_json
 #include "app/prompts.h"        // jobs_from_jsonl, render
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
-#include "app/start.h"          // start_llm
-#include "app/terminal.h"       // Interrupt
+#include "app/start.h"          // start_llm, close_trace, stats_line
+#include "app/terminal.h"       // Interrupt, print_stderr, read_input
 #include "base/error.h"         // Error
-#include "base/mapped_file.h"   // read_file
 
 namespace nano {
 
@@ -34,27 +32,28 @@ bool parse(const Args& args, RunOptions& o) {
       "Completes PROMPT: through the model's chat template if it has one, else as plain text.\n"
       "Without PROMPT, or with -, it is read from stdin (one line break at the end is dropped).");
   add_engine_flags(parser, o.engine);
-  parser.positional("PROMPT", "the text; quote it");
+  parser.positional("PROMPT", o.text, "the text; quote it");
   add_sampling_flags(parser, o.sampling);
   parser.heading("Prompts and output");
   parser.add("raw", o.prompt.raw, "plain completion, even if the model has a chat template");
   parser.option("system", "TEXT", "the system message", [&](const std::string& v) { o.prompt.system = v; });
   parser.add("chat-template", o.chat_template, "a file with a Jinja template, in place of the model's");
-  parser.add("prompts", o.prompts_file,
-             "a file with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
-             "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
+  parser.add(
+      "prompts", o.prompts_file,
+      "a file (- = stdin) with a JSON string or object a line: {\"prompt\": …}, {\"messages\": […]} or "
+      "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
   parser.add("prompt-token-ids", o.token_ids, "the prompt as ids: 1,2,3");
   parser.add("json", o.json, "one RequestOutput a line");
   if (!parser.parse(args)) return false;
-  take_model(parser, o.engine);
-  o.text = parser.next_positional();
-  no_more_positionals(parser);
   if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
     parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
   if (o.prompts_file.empty() && o.token_ids.empty() && (!o.text || *o.text == "-")) {
-    if (!o.text && stdin_is_terminal()) parser.refuse("no PROMPT was given");
-    o.text = read_stdin();
+    const bool nothing = !o.text && stdin_is_terminal();
+    o.text = nothing ? "" : read_input("-");
     if (!o.text->empty() && o.text->back() == '\n') o.text->pop_back();
+    if (o.text->empty())
+      throw Error(nothing ? "no PROMPT was given" : "no PROMPT was given, and stdin is empty", "nano run",
+                  "give PROMPT, --prompts FILE or --prompt-token-ids; \"\" is an empty PROMPT");
   }
   return true;
 }
@@ -69,33 +68,6 @@ std::vector<PromptJob> make_jobs(const RunOptions& o) {
   else
     job.prompt.text = *o.text;
   return {job};
-}
-
-// Runs what can run; results in the order of the jobs.
-std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<PromptJob>& jobs,
-                                    const LLM::OnUpdate& on_update, Interrupt& interrupt) {
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  std::vector<int32_t> priorities;
-  std::vector<size_t> place;
-  std::vector<RequestOutput> results(jobs.size());
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].error.empty()) {
-      prompts.push_back(jobs[i].prompt);
-      params.push_back(jobs[i].params);
-      priorities.push_back(jobs[i].priority);
-      place.push_back(i);
-    } else {
-      results[i].prompt = jobs[i].prompt.text;
-      results[i].error = jobs[i].error;
-      results[i].finished = true;
-    }
-  }
-  std::vector<RequestOutput> outputs = llm.generate(
-      prompts, params, on_update, [&] { return interrupt.taken(); }, priorities);
-  for (size_t i = 0; i < outputs.size(); ++i) results[place[i]] = std::move(outputs[i]);
-  for (size_t i = 0; i < results.size(); ++i) results[i].request_id = std::to_string(i);
-  return results;
 }
 
 void print_text(const std::vector<RequestOutput>& results) {
@@ -123,18 +95,22 @@ int run_command(const Args& args) {
   RunOptions o;
   if (!parse(args, o)) return 0;
   std::vector<PromptJob> jobs = make_jobs(o);
+  const std::string source = o.chat_template.empty() ? "" : read_input(o.chat_template);
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {source, any_conversation(jobs, o.prompt)});
   Interrupt interrupt;
-  const std::unique_ptr<LLM> llm = start_llm(
-      o.engine, interrupt,
-      {o.chat_template.empty() ? "" : read_file(o.chat_template), any_conversation(jobs, o.prompt)});
   for (PromptJob& job : jobs) render(*llm, job, o.prompt);
   const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
-  auto show = [&](const RequestOutput& out) {
-    if (!streams) return;
-    fmt::print("{}", out.outputs[0].delta);
-    std::fflush(stdout);
-  };
-  std::vector<RequestOutput> results = run_jobs(*llm, jobs, show, interrupt);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  std::vector<int32_t> priorities;
+  for (const PromptJob& job : jobs) {
+    prompts.push_back(job.prompt);
+    params.push_back(job.params);
+    priorities.push_back(job.priority);
+  }
+  const std::vector<RequestOutput> results = llm->generate(
+      prompts, params, streams ? print_delta : LLM::OnUpdate(), [&] { return interrupt.taken(); },
+      priorities);
 
   if (o.json) {
     for (const RequestOutput& result : results)
@@ -142,9 +118,7 @@ int run_command(const Args& args) {
   } else if (!streams) {
     print_text(results);
   } else if (results[0].error.empty()) {
-    const auto& outputs = results[0].outputs;
-    const bool aborted = !outputs.empty() && outputs[0].finish_reason == FinishReason::abort;
-    fmt::print("{}\n", aborted ? outputs[0].delta : "");  // what the decoder held back
+    print_rest(results[0]);
   }
   std::fflush(stdout);
   close_trace(*llm);

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "app/loader.h"        // find_model
+#include "app/terminal.h"      // print_stderr
 #include "base/error.h"        // Error
 #include "base/json.h"         // parse_json
 #include "base/mapped_file.h"  // read_file
@@ -19,6 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int32_t kDefaultMaxTokens = 256;  // vLLM's 16 is for programs, this is for people
+constexpr float kLeastTemperature = 0.01f;  // validate() raises lower ones
 
 [[noreturn]] void wrong_type(const std::string& where, const std::string& key, const char* wanted) {
   throw Error("'" + key + "' must be " + wanted, where);
@@ -36,15 +39,13 @@ int64_t integer(const Json& value, int64_t low, int64_t high, const std::string&
   return number;
 }
 
-int32_t integer32(const Json& value, const std::string& where, const std::string& key) {
-  return int32_t(integer(value, INT32_MIN, INT32_MAX, where, key));
+void set_seed(SamplingParams& p, const Json& value, const std::string& where) {
+  p.seed = integer(value, INT64_MIN, INT64_MAX, where, "seed");
 }
 
-std::vector<int32_t> id_list(const Json& value, const std::string& where, const std::string& key) {
-  if (!value.is_array()) wrong_type(where, key, "a list of token ids");
-  std::vector<int32_t> ids;
-  for (const Json& id : value) ids.push_back(integer32(id, where, key));
-  return ids;
+void set_max_tokens(SamplingParams& p, const Json& value, const std::string& where) {
+  p.max_tokens = integer32(value, where, "max_tokens");
+  if (p.max_tokens == -1) p.max_tokens.reset();  // to the end of the context
 }
 
 void set_stop(SamplingParams& p, const Json& value, const std::string& where) {
@@ -57,11 +58,6 @@ void set_stop(SamplingParams& p, const Json& value, const std::string& where) {
   }
 }
 
-void set_max_tokens(SamplingParams& p, int32_t value) {
-  p.max_tokens.reset();  // -1: to the end of the context
-  if (value != -1) p.max_tokens = value;
-}
-
 void set_logit_bias(SamplingParams& p, const Json& value, const std::string& where) {
   if (!value.is_object()) wrong_type(where, "logit_bias", "an object {\"token id\": bias}");
   p.logit_bias.clear();
@@ -72,120 +68,128 @@ void set_logit_bias(SamplingParams& p, const Json& value, const std::string& whe
   }
 }
 
-struct RealField {
-  const char* name;
-  float SamplingParams::*field;
+using P = SamplingParams;
+using Set = void (*)(P& p, const Json& value, const std::string& where);  // for what no member alone says
+using IdList = std::vector<int32_t>;
+
+struct Field {
+  const char* name;  // vLLM's; the flag has dashes
+  std::variant<float P::*, bool P::*, int32_t P::*, std::optional<int32_t> P::*, IdList P::*, Set> field;
+  const char* value;  // of the flag: X, N, 1,2,3, JSON or TEXT; "" = on or off; null = there is no flag
   const char* help;
-};
-const RealField kReals[] = {
-    {"temperature", &SamplingParams::temperature, "0 = always the most likely token; 1 = as the model says"},
-    {"top_p", &SamplingParams::top_p,
-     "keep the most likely tokens that together have this probability; 1 = all"},
-    {"min_p", &SamplingParams::min_p, "drop tokens below this share of the most likely one's probability"},
-    {"repetition_penalty", &SamplingParams::repetition_penalty,
-     "above 1: tokens of prompt and output get rarer"},
-    {"frequency_penalty", &SamplingParams::frequency_penalty, "subtracted once for each time in the output"},
-    {"presence_penalty", &SamplingParams::presence_penalty, "subtracted if in the output at all"},
 };
 
-struct BoolField {
-  const char* name;
-  bool SamplingParams::*field;
-  const char* help;
+const Field kFields[] = {
+    {"temperature", &P::temperature, "X", "0 = always the most likely token; 1 = as the model says"},
+    {"top_p", &P::top_p, "X", "keep the most likely tokens that together have this probability; 1 = all"},
+    {"min_p", &P::min_p, "X", "drop tokens below this share of the most likely one's probability"},
+    {"repetition_penalty", &P::repetition_penalty, "X", "above 1: tokens of prompt and output get rarer"},
+    {"frequency_penalty", &P::frequency_penalty, "X", "subtracted once for each time in the output"},
+    {"presence_penalty", &P::presence_penalty, "X", "subtracted if in the output at all"},
+    {"top_k", &P::top_k, "N", "keep the k most likely tokens; 0 = all"},
+    {"n", &P::n, "N", "this many answers to each prompt; they share its blocks"},
+    {"max_tokens", set_max_tokens, "N",
+     "longest answer; -1 = to the end of the context [256; in vLLM's API 16]"},
+    {"min_tokens", &P::min_tokens, "N", "no end before this many tokens"},
+    {"logprobs", &P::logprobs, "N", "log-probabilities of the k best tokens, with --json"},
+    {"prompt_logprobs", &P::prompt_logprobs, "N", "the same for the prompt's tokens"},
+    {"seed", set_seed, nullptr, ""},  // --seed is the engine's
+    {"stop", set_stop, "TEXT", "end before this text; may be given several times"},
+    {"stop_token_ids", &P::stop_token_ids, "1,2,3", "end at any of these tokens"},
+    {"allowed_token_ids", &P::allowed_token_ids, "1,2,3", "nothing but these tokens"},
+    {"logit_bias", set_logit_bias, "JSON", "{\"token id\": what is added to its logit}"},
+    {"ignore_eos", &P::ignore_eos, "", "go on after the end-of-sequence token"},
+    {"include_stop_str_in_output", &P::include_stop_str_in_output, "", "leave the stop string in the text"},
+    {"skip_special_tokens", &P::skip_special_tokens, "", "leave control tokens out of the text"},
 };
-const BoolField kBools[] = {
-    {"ignore_eos", &SamplingParams::ignore_eos, "go on after the end-of-sequence token"},
-    {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output,
-     "leave the stop string in the text"},
-    {"skip_special_tokens", &SamplingParams::skip_special_tokens, "leave control tokens out of the text"},
-};
+
+void set_field(P& p, const std::string& key, float P::*field, const Json& value, const std::string& where) {
+  if (!value.is_number()) wrong_type(where, key, "a number");
+  p.*field = value.get<float>();
+}
+void set_field(P& p, const std::string& key, bool P::*field, const Json& value, const std::string& where) {
+  if (!value.is_boolean()) wrong_type(where, key, "true or false");
+  p.*field = value.get<bool>();
+}
+template <class Integer>  // int32_t, or one that may be missing
+void set_field(P& p, const std::string& key, Integer P::*field, const Json& value, const std::string& where) {
+  p.*field = integer32(value, where, key);
+}
+void set_field(P& p, const std::string& key, IdList P::*field, const Json& value, const std::string& where) {
+  p.*field = id_list(value, where, key);
+}
+void set_field(P& p, const std::string&, Set set, const Json& value, const std::string& where) {
+  set(p, value, where);
+}
+
+Json flag_value(const std::string& kind, const std::string& text, const std::string& where) {
+  if (kind == "X") return parse_real(text, where);
+  if (kind == "N") return parse_human_int(text, where);
+  if (kind == "1,2,3") return parse_id_list(text, where);
+  if (kind == "JSON") return parse_json(text, where);
+  return text;
+}
+
+// " [1]": the value of a member that always has one.
+std::string default_of(const Field& f) {
+  const SamplingParams p;
+  if (auto real = std::get_if<float P::*>(&f.field)) return fmt::format(" [{}]", p.**real);
+  if (auto whole = std::get_if<int32_t P::*>(&f.field)) return fmt::format(" [{}]", p.**whole);
+  if (auto flag = std::get_if<bool P::*>(&f.field)) return p.**flag ? " [on]" : " [off]";
+  return "";
+}
 
 std::string flag_name(std::string name) {
-  for (char& c : name)
-    if (c == '_') c = '-';
+  std::replace(name.begin(), name.end(), '_', '-');
   return name;
 }
 
 }  // namespace
 
+int32_t integer32(const Json& value, const std::string& where, const std::string& key) {
+  return int32_t(integer(value, INT32_MIN, INT32_MAX, where, key));
+}
+
+std::vector<int32_t> id_list(const Json& value, const std::string& where, const std::string& key) {
+  if (!value.is_array()) wrong_type(where, key, "a list of token ids");
+  std::vector<int32_t> ids;
+  for (const Json& id : value) ids.push_back(integer32(id, where, key));
+  return ids;
+}
+
 bool set_sampling_field(SamplingParams& p, const std::string& key, const Json& value,
                         const std::string& where) {
-  for (const RealField& real : kReals)
-    if (key == real.name) {
-      if (value.is_null()) return true;
-      if (!value.is_number()) wrong_type(where, key, "a number");
-      p.*real.field = value.get<float>();
-      return true;
-    }
-  for (const BoolField& boolean : kBools)
-    if (key == boolean.name) {
-      if (value.is_null()) return true;
-      if (!value.is_boolean()) wrong_type(where, key, "true or false");
-      p.*boolean.field = value.get<bool>();
-      return true;
-    }
-  using Set = std::function<void()>;
-  const std::pair<const char*, Set> others[] = {
-      {"n", [&] { p.n = integer32(value, where, key); }},
-      {"top_k", [&] { p.top_k = integer32(value, where, key); }},
-      {"seed", [&] { p.seed = integer(value, INT64_MIN, INT64_MAX, where, key); }},
-      {"max_tokens", [&] { set_max_tokens(p, integer32(value, where, key)); }},
-      {"min_tokens", [&] { p.min_tokens = integer32(value, where, key); }},
-      {"stop", [&] { set_stop(p, value, where); }},
-      {"stop_token_ids", [&] { p.stop_token_ids = id_list(value, where, key); }},
-      {"logprobs", [&] { p.logprobs = integer32(value, where, key); }},
-      {"prompt_logprobs", [&] { p.prompt_logprobs = integer32(value, where, key); }},
-      {"logit_bias", [&] { set_logit_bias(p, value, where); }},
-      {"allowed_token_ids", [&] { p.allowed_token_ids = id_list(value, where, key); }},
-  };
-  for (const auto& [name, set] : others)
-    if (key == name) {
-      if (!value.is_null()) set();
-      return true;
-    }
-  return false;
+  const auto known =
+      std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return key == f.name; });
+  if (known == std::end(kFields)) return false;
+  if (!value.is_null()) std::visit([&](auto field) { set_field(p, key, field, value, where); }, known->field);
+  return true;
 }
 
 void add_sampling_flags(ArgParser& parser, Json& given) {
   given = Json::object();
   parser.heading("Sampling (vLLM's SamplingParams) {sampler}");
-  const SamplingParams defaults;
-  for (const RealField& f : kReals) {
-    const std::string flag = flag_name(f.name), key = f.name;
-    parser.option(flag, "X", fmt::format("{} [{}]", f.help, defaults.*f.field),
-                  [&parser, &given, flag, key](const std::string& v) {
-                    given[key] = parse_real(v, parser.where(flag));
-                  });
+  for (const Field& f : kFields) {
+    const std::string flag = flag_name(f.name), help = f.help + default_of(f);
+    if (f.value == nullptr) continue;
+    if (*f.value == '\0')
+      parser.flag(flag, help, [&given, &f](bool on) { given[f.name] = on; });
+    else
+      parser.option(flag, f.value, help, [&parser, &given, &f, flag](const std::string& text) {
+        Json value = flag_value(f.value, text, parser.where(flag));
+        if (value.is_string())
+          given[f.name].push_back(value);  // several --stop add up
+        else
+          given[f.name] = std::move(value);
+      });
   }
-  auto integer_flag = [&](const std::string& key, const std::string& help) {
-    const std::string flag = flag_name(key);
-    parser.option(flag, "N", help, [&parser, &given, flag, key](const std::string& v) {
-      given[key] = parse_human_int(v, parser.where(flag));
-    });
-  };
-  integer_flag("top_k", "keep the k most likely tokens; 0 = all [0]");
-  integer_flag("n", "this many answers to each prompt; they share its blocks [1]");
-  integer_flag("max_tokens", "longest answer; -1 = to the end of the context [256; in vLLM's API 16]");
-  integer_flag("min_tokens", "no end before this many tokens [0]");
-  integer_flag("logprobs", "log-probabilities of the k best tokens, with --json");
-  integer_flag("prompt_logprobs", "the same for the prompt's tokens");
-  parser.option("stop", "TEXT", "end before this text; may be given several times",
-                [&given](const std::string& v) { given["stop"].push_back(v); });
-  for (const char* key : {"stop_token_ids", "allowed_token_ids"}) {
-    const std::string flag = flag_name(key), name = key;
-    parser.option(flag, "1,2,3", name[0] == 's' ? "end at any of these tokens" : "nothing but these tokens",
-                  [&parser, &given, flag, name](const std::string& v) {
-                    given[name] = parse_id_list(v, parser.where(flag));
-                  });
-  }
-  parser.option(
-      "logit-bias", "JSON", "{\"token id\": what is added to its logit}",
-      [&](const std::string& v) { given["logit_bias"] = parse_json(v, parser.where("logit-bias")); });
-  for (const BoolField& f : kBools) {
-    const std::string key = f.name;
-    parser.flag(flag_name(key), std::string(f.help) + (defaults.*f.field ? " [on]" : " [off]"),
-                [&given, key](bool on) { given[key] = on; });
-  }
+}
+
+void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
+  if (!p.greedy() && p.temperature < kLeastTemperature)
+    print_stderr(
+        "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
+        where, p.temperature, kLeastTemperature);
 }
 
 SamplingParams make_sampling_params(const EngineOptions& options, const Json& given) {
@@ -197,12 +201,17 @@ SamplingParams make_sampling_params(const EngineOptions& options, const Json& gi
     for (const char* key : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
       if (config.is_object() && config.contains(key)) set_sampling_field(params, key, config[key], file);
   }
-  for (const auto& [key, value] : given.items())
-    set_sampling_field(params, key, value, "nano --" + flag_name(key));
+  auto where = [&](const std::string& key) { return given.contains(key) ? "--" + flag_name(key) : file; };
+  for (const auto& [key, value] : given.items()) set_sampling_field(params, key, value, where(key));
   // What no model could do is refused before one is loaded. The lines of a file may bring a max_tokens of their own.
   SamplingParams checked = params;
   if (!given.contains("max_tokens")) checked.max_tokens.reset();
-  validate(checked, INT32_MAX, int32_t(std::clamp<int64_t>(options.max_logprobs, -1, INT32_MAX)));
+  try {
+    validate(checked, INT32_MAX, int32_t(std::clamp<int64_t>(options.max_logprobs, -1, INT32_MAX)));
+  } catch (const Error& error) {  // what it calls "SamplingParams.top_p" was given by another name
+    throw Error(error.problem, where(error.where.substr(error.where.find('.') + 1)), error.hint);
+  }
+  warn_of_low_temperature(params, where("temperature"));
   return params;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -17,11 +18,18 @@ namespace nano {
 bool set_sampling_field(SamplingParams& params, const std::string& key, const nlohmann::json& value,
                         const std::string& where);
 
+// A value of 32 bits, and a list of them, as strictly as above.
+int32_t integer32(const nlohmann::json& value, const std::string& where, const std::string& key);
+std::vector<int32_t> id_list(const nlohmann::json& value, const std::string& where, const std::string& key);
+
 // The sampling flags. What was given is collected in `given`, under the names above.
 void add_sampling_flags(ArgParser& parser, nlohmann::json& given);
 
 // Defaults as vLLM takes them: the model's generation_config.json (Hugging Face directories; unless
 // --generation-config vllm), then `given`. max_tokens is 256 if nobody says otherwise.
 SamplingParams make_sampling_params(const EngineOptions& options, const nlohmann::json& given);
+
+// As vLLM does: on stderr, if the sampler is going to raise it.
+void warn_of_low_temperature(const SamplingParams& params, const std::string& where);
 
 }  // namespace nano

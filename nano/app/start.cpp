@@ -7,16 +7,18 @@
 
 namespace nano {
 
-std::unique_ptr<LLM> start_llm(const EngineOptions& options, Interrupt& interrupt,
-                               const ChatTemplateOptions& chat_template) {
+namespace {
+
+constexpr int64_t kEnoughForRate = 8;  // tokens
+
+}  // namespace
+
+std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template) {
   std::unique_ptr<LLM> llm;
   {
     ProgressBar bar("loading");
-    auto progress = [&](int64_t done, int64_t total) {
-      interrupt.let_through();
-      bar.show(done, total);
-    };
-    llm = std::make_unique<LLM>(options, progress, chat_template);
+    llm = std::make_unique<LLM>(
+        options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template);
   }
   if (options.stats) print_stderr("{}", dim(start_report(llm->loaded())));
   for (const std::string& name : llm->loaded().weights->unused_tensors)
@@ -31,26 +33,43 @@ void close_trace(LLM& llm) {
   loaded.trace->close();
 }
 
-std::string stats_line(const std::vector<RequestOutput>& results) {
-  int64_t prompt = 0, cached = 0, generated = 0;
-  double begin = 1e300, first = 1e300, end = 0;
+void print_delta(const RequestOutput& output) {
+  fmt::print("{}", output.outputs[0].delta);
+  std::fflush(stdout);
+}
+
+void print_rest(const RequestOutput& output) {
+  const bool stopped = output.outputs.at(0).finish_reason == FinishReason::abort;
+  fmt::print("{}\n", stopped ? output.outputs[0].delta : "");
+  std::fflush(stdout);
+}
+
+Totals add_up(const std::vector<RequestOutput>& results) {
+  Totals t;
   for (const RequestOutput& result : results) {
-    if (result.metrics.finished == 0) continue;  // it never ran
-    prompt += int64_t(result.prompt_token_ids.size());
-    cached += result.num_cached_tokens;
-    for (const CompletionOutput& answer : result.outputs) generated += int64_t(answer.token_ids.size());
-    begin = std::min(begin, result.metrics.arrival);
-    if (result.metrics.first_token > 0) first = std::min(first, result.metrics.first_token);
-    end = std::max(end, result.metrics.finished);
+    const RequestMetrics& m = result.metrics;
+    if (m.finished == 0) continue;  // it never ran
+    t.prompt += int64_t(result.prompt_token_ids.size());
+    t.cached += result.num_cached_tokens;
+    for (const CompletionOutput& answer : result.outputs) t.generated += int64_t(answer.token_ids.size());
+    t.begin = std::min(t.begin, m.arrival);
+    if (m.first_token > 0) t.first_token = std::min(t.first_token, m.first_token);
+    t.last_first_token = std::max(t.last_first_token, m.first_token);
+    t.end = std::max(t.end, m.finished);
   }
-  if (end == 0 || generated == 0) return fmt::format("{} prompt tokens, nothing generated", prompt);
-  std::string line = fmt::format("{} prompt tokens", prompt);
-  if (cached > 0) line += fmt::format(" ({} cached)", cached);
-  line += fmt::format(", first token after {:.2f} s; {} tokens in {:.2f} s", first - begin, generated,
-                      end - begin);
+  return t;
+}
+
+std::string stats_line(const std::vector<RequestOutput>& results) {
+  const Totals t = add_up(results);
+  std::string line = fmt::format("{} prompt tokens", t.prompt);
+  if (t.generated == 0) return line + ", nothing generated";
+  if (t.cached > 0) line += fmt::format(" ({} cached)", t.cached);
+  line += fmt::format(", first token after {:.2f} s; {} tokens in {:.2f} s", t.first_token - t.begin,
+                      t.generated, t.end - t.begin);
   // Decoding alone: the first token belongs to the prompt's time.
-  if (generated > 1 && end > first)
-    line += fmt::format(", {:.1f} tokens/s", double(generated - 1) / (end - first));
+  if (t.generated >= kEnoughForRate && t.end > t.first_token)
+    line += fmt::format(", {:.1f} tokens/s", double(t.generated - 1) / (t.end - t.first_token));
   return line;
 }
 

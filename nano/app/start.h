@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/llm.h"       // LLM, RequestOutput
-#include "app/terminal.h"  // Interrupt
+#include "app/terminal.h"  // ProgressBar, Interrupt
 
 namespace nano {
 
@@ -14,11 +14,22 @@ namespace nano {
 void close_trace(LLM& llm);
 
 // Loads, with a progress bar while weights are packed; prints the start report to stderr if options.stats.
-// Ctrl-C ends the program here.
-std::unique_ptr<LLM> start_llm(const EngineOptions& options, Interrupt& interrupt,
-                               const ChatTemplateOptions& chat_template = {});
+std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template = {});
 
-// "12 prompt tokens (8 cached), first token after 0.05 s; 34 tokens in 1.20 s, 28.3 tokens/s"
+// An answer on stdout while it comes; at the end a line break, after what the decoder of a stopped one held back.
+void print_delta(const RequestOutput& output);
+void print_rest(const RequestOutput& output);
+
+// The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival, the earliest and the latest
+// first token, the last end.
+struct Totals {
+  int64_t prompt = 0, cached = 0, generated = 0;
+  double begin = 1e300, first_token = 1e300, last_first_token = 0, end = 0;
+};
+Totals add_up(const std::vector<RequestOutput>& results);
+
+// "12 prompt tokens (8 cached), first token after 0.05 s; 34 tokens in 1.20 s, 28.3 tokens/s". No rate where there are
+// only a few tokens: it would be the clock's, not the engine's.
 std::string stats_line(const std::vector<RequestOutput>& results);
 
 }  // namespace nano

@@ -1,16 +1,18 @@
 #include "app/terminal.h"
 
-#include <cstdio>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
-#include <iterator>
+#include <fstream>
 #include <iostream>
-#include <utility>
+#include <iterator>
 
-#include <fmt/format.h>
-#include <sys/signalfd.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"  // NANO_CHECK
+#include "base/error.h"        // NANO_CHECK
+#include "base/mapped_file.h"  // read_file
 
 namespace nano {
 
@@ -21,14 +23,40 @@ bool stderr_is_fancy() {
   return isatty(STDERR_FILENO) && (no_color == nullptr || *no_color == '\0');
 }
 
+// A handler is given nothing but the signal's number, so this is the program's one global: where it is to be written.
+volatile std::sig_atomic_t signal_pipe = -1;
+
+extern "C" void on_signal(int signal) {
+  const int interrupted_errno = errno;
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  const auto byte = static_cast<char>(signal);
+  if (write(signal_pipe, &byte, 1) != 1)
+    _exit(128 + signal);  // the pipe holds far more than ever waits there
+  errno = interrupted_errno;
+}
+
+// What is ignored (as in a shell's background jobs) stays ignored.
+void handle_signals(void (*handler)(int)) {
+  for (int signal : {SIGINT, SIGTERM})
+    if (std::signal(signal, handler) == SIG_IGN) std::signal(signal, SIG_IGN);
+}
+
 }  // namespace
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO); }
 
 std::string dim(const std::string& text) { return stderr_is_fancy() ? "\x1b[2m" + text + "\x1b[0m" : text; }
 
-std::string read_stdin() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+std::string read_input(const std::string& path) {
+  auto all = [](std::istream& in) {
+    return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  };
+  if (path == "-" || path == "/dev/stdin") return all(std::cin);
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISFIFO(info.st_mode)) return read_file(path);
+  std::ifstream pipe(path, std::ios::binary);
+  return all(pipe);
 }
 
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), enabled_(isatty(STDERR_FILENO)) {}
@@ -48,29 +76,29 @@ void ProgressBar::show(int64_t done, int64_t total) {
 }
 
 Interrupt::Interrupt() {
-  sigemptyset(&set_);
-  sigaddset(&set_, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &set_, &before_);
-  fd_ = signalfd(-1, &set_, SFD_NONBLOCK | SFD_CLOEXEC);
-  NANO_CHECK(fd_ >= 0, "signalfd");
+  NANO_CHECK(pipe2(pipe_, O_NONBLOCK | O_CLOEXEC) == 0, "pipe2");
+  signal_pipe = pipe_[1];
+  handle_signals(on_signal);
 }
 
 Interrupt::~Interrupt() {
-  taken();  // what came too late was meant for this scope
-  close(fd_);
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  handle_signals(SIG_DFL);
+  for (int fd : pipe_) close(fd);
 }
 
 bool Interrupt::taken() {
-  signalfd_siginfo info;
   bool any = false;
-  while (read(fd_, &info, sizeof info) == ssize_t(sizeof info)) any = true;
+  for (char signal; read(pipe_[0], &signal, 1) == 1; any = true) terminated_ |= signal == SIGTERM;
+  if (any) handle_signals(on_signal);
   return any;
 }
 
-void Interrupt::let_through() {
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+void Interrupt::end_if_taken() {
+  if (!taken()) return;
+  std::fflush(nullptr);
+  const int signal = terminated_ ? SIGTERM : SIGINT;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 }  // namespace nano

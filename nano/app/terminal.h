@@ -2,7 +2,6 @@
 // and no escape codes where there is none (or where NO_COLOR is set).
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -21,7 +20,8 @@ void print_stderr(fmt::format_string<T...> format, T&&... args) {
   const std::string text = fmt::format(format, std::forward<T>(args)...);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
-std::string read_stdin();  // to its end, verbatim
+// All of a text that the user names, byte for byte: a file, a pipe, or stdin ("-"). Error: it cannot be read.
+std::string read_input(const std::string& path);
 
 // "label ████░░░ 57%" on stderr, rewritten in place; nothing at all when stderr is no terminal.
 class ProgressBar {
@@ -36,8 +36,9 @@ class ProgressBar {
   int shown_percent_ = -1;
 };
 
-// Ctrl-C as something to ask for instead of something that kills. While an object lives, SIGINT is blocked in this
-// thread and in those made later, and waits in a descriptor: no handler, so no global state.
+// Ctrl-C (SIGINT) and SIGTERM as something to ask for instead of something that kills. While an object lives, the
+// first of them waits in a descriptor; from then on until it is taken the next one ends the program at once, so that
+// nobody is held up by a long step. At most one object at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -45,13 +46,16 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  bool taken();                           // was Ctrl-C pressed since the last call?
-  void let_through();                     // a pending Ctrl-C ends the program after all (while a model loads)
-  int descriptor() const { return fd_; }  // readable when pressed, for poll()
+  bool taken();  // did one come since the last call?
+  bool terminated() const {
+    return terminated_;
+  }                     // one of those taken was SIGTERM: not only the answer is to end
+  void end_if_taken();  // if one came, writes what files still buffer and ends as it asks
+  int descriptor() const { return pipe_[0]; }  // readable when one came, for poll()
 
  private:
-  int fd_;
-  sigset_t set_, before_;
+  int pipe_[2];
+  bool terminated_ = false;
 };
 
 }  // namespace nano

@@ -3,15 +3,13 @@
 
 #include <fmt/format.h>
 
-#include "app/cli.h"           // ArgParser
-#include "app/commands.h"      // tokenize_command
-#include "app/llm.h"           // load_tokenizer, render_conversation
-#include "app/loader.h"        // find_model
-#include "app/output_json.h"   // json_text
-#include "app/terminal.h"      // read_stdin
-#include "base/error.h"        // Error
-#include "base/json.h"         // parse_ordered_json
-#include "base/mapped_file.h"  // read_file
+#include "app/cli.h"          // ArgParser
+#include "app/llm.h"          // load_tokenizer, check_messages, render_conversation
+#include "app/loader.h"       // find_model
+#include "app/output_json.h"  // json_text
+#include "app/terminal.h"     // read_input
+#include "base/error.h"       // Error
+#include "base/json.h"        // parse_ordered_json
 
 namespace nano {
 
@@ -31,8 +29,8 @@ bool parse(const Args& args, TokenizeOptions& o) {
       "Token ids of TEXT (or of stdin, byte for byte). Needs only the vocabulary: a .gguf file, a\n"
       "directory with the tokenizer's files, or a tokenizer.json.\n"
       "--json: {\"tokens\": [ids], \"text\": what was tokenised; with --messages the rendered prompt}");
-  parser.positional("MODEL", "where the vocabulary is");
-  parser.positional("TEXT", "the text; quote it");
+  parser.positional("MODEL", o.model, "where the vocabulary is");
+  parser.positional("TEXT", o.text, "the text; quote it");
   parser.add("model", o.model, "the same as MODEL");
   parser.add("json", o.json, "one JSON object");
   parser.add("bos", o.bos, "off: no BOS or EOS is added");
@@ -46,22 +44,17 @@ bool parse(const Args& args, TokenizeOptions& o) {
   parser.option("eos-token", "TEXT", "eos_token of the template",
                 [&](const std::string& v) { o.eos_token = v; });
   if (!parser.parse(args)) return false;
-  EngineOptions engine;
-  engine.model = o.model;
-  take_model(parser, engine);
-  o.model = engine.model;
-  o.text = parser.next_positional();
-  no_more_positionals(parser);
   if (o.text && !o.messages.empty()) parser.refuse("TEXT and --messages exclude each other");
-  if (!o.text && o.messages.empty()) o.text = read_stdin();
+  if (!o.text && o.messages.empty()) o.text = read_input("-");
   return true;
 }
 
 // The prompt of a conversation: text and ids.
 Prompt render_messages(const Tokenizer& tokenizer, const TokenizeOptions& o) {
-  const std::string source = o.chat_template.empty() ? tokenizer.chat_template : read_file(o.chat_template);
+  const Json messages = parse_ordered_json(read_input(o.messages), o.messages);
+  check_messages(messages, o.messages);
+  const std::string source = o.chat_template.empty() ? tokenizer.chat_template : read_input(o.chat_template);
   if (source.empty()) throw Error("this model has no chat template", o.model, "give --chat-template FILE");
-  const Json messages = parse_ordered_json(read_file(o.messages), o.messages);
   return render_conversation(tokenizer, ChatTemplate(source), messages, o.generation_prompt, o.bos_token,
                              o.eos_token);
 }

@@ -1,16 +1,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
-#include "app/cli.h"           // ArgParser
-#include "app/commands.h"      // trace_command
-#include "app/output_json.h"   // json_text
-#include "base/error.h"        // Error
-#include "base/json.h"         // parse_json
-#include "base/mapped_file.h"  // read_file
+#include "app/cli.h"          // ArgParser
+#include "app/output_json.h"  // filled, json_text
+#include "app/terminal.h"     // print_stderr, read_input
+#include "base/error.h"       // Error
+#include "base/json.h"        // parse_json
 
 namespace nano {
 
@@ -24,7 +23,8 @@ constexpr size_t kMaxRows = 40;
 struct Summary {
   int64_t steps = 0, tokens = 0, sampled = 0, seqs = 0, requests = 0, preemptions = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, most_running = 0;
-  std::map<std::string, int64_t> block_events;  // allocated, hit, shared, cached, freed, evicted
+  std::map<std::string, int64_t> block_events = {{"allocated", 0}, {"hit", 0},   {"shared", 0},
+                                                 {"cached", 0},    {"freed", 0}, {"evicted", 0}};
   double schedule = 0, forward = 0, sample = 0, begin = 0, end = 0;
   // Of each sequence: step → what it did there, a letter of the chart.
   std::map<int64_t, std::map<int64_t, char>> chart;
@@ -59,14 +59,15 @@ void add_step(const nlohmann::json& line, Summary& s) {
 }
 
 Summary read_trace(const std::string& path) {
-  const std::string file = read_file(path);
+  std::istringstream file(read_input(path));
   Summary s;
   int64_t number = 0;
-  for (size_t begin = 0; begin < file.size();) {
-    const size_t end = std::min(file.find('\n', begin), file.size());
-    const std::string text = file.substr(begin, end - begin);
-    begin = end + 1;
+  for (std::string text; std::getline(file, text);) {
     const std::string where = fmt::format("{} line {}", path, ++number);
+    if (number > 1 && file.eof() && !nlohmann::json::accept(text)) {
+      print_stderr("warning: {} is incomplete and left out: the program that wrote it was ended\n", where);
+      break;
+    }
     try {
       const nlohmann::json line = parse_json(text, where);
       if (number == 1) {
@@ -112,66 +113,52 @@ std::string gantt(const Summary& s) {
 }
 
 Json summary_json(const Summary& s) {
-  const double wall = s.end - s.begin;
+  const double wall = s.end - s.begin, steps = double(std::max<int64_t>(s.steps, 1));
+  auto percent = [&](double seconds) { return wall > 0 ? 100 * seconds / wall : 0.0; };
+  const double between = std::max(0.0, wall - s.schedule - s.forward - s.sample);
   return {
       {"steps", s.steps},
       {"requests", s.requests},
       {"tokens", s.tokens},
       {"sampled_tokens", s.sampled},
-      {"mean_batch_tokens", s.steps ? double(s.tokens) / double(s.steps) : 0.0},
-      {"mean_batch_sequences", s.steps ? double(s.seqs) / double(s.steps) : 0.0},
+      {"mean_batch_tokens", double(s.tokens) / steps},
+      {"mean_batch_sequences", double(s.seqs) / steps},
       {"max_running", s.most_running},
       {"preemptions", s.preemptions},
       {"prompt_tokens", s.prompt_tokens},
       {"cached_tokens", s.cached_tokens},
       {"block_events", s.block_events},
-      {"seconds", {{"wall", wall}, {"schedule", s.schedule}, {"forward", s.forward}, {"sample", s.sample}}}};
+      {"seconds", {{"wall", wall}, {"schedule", s.schedule}, {"forward", s.forward}, {"sample", s.sample}}},
+      {"percent",
+       {{"schedule", percent(s.schedule)},
+        {"forward", percent(s.forward)},
+        {"sample", percent(s.sample)},
+        {"between_steps", percent(between)}}}};
 }
 
-void print_summary(const Summary& s) {
-  const double steps = double(std::max<int64_t>(s.steps, 1)), wall = s.end - s.begin;
-  auto events = [&](const char* kind) {
-    auto it = s.block_events.find(kind);
-    return it == s.block_events.end() ? int64_t(0) : it->second;
-  };
-  auto share = [&](double seconds) { return wall > 0 ? 100 * seconds / wall : 0.0; };
-  fmt::print("requests      {}, {} prompt tokens, {} tokens sampled\n", s.requests, s.prompt_tokens,
-             s.sampled);
-  fmt::print(
-      "steps         {}, {} tokens computed; a step has {:.1f} tokens of {:.1f} sequences on average, {} ran "
-      "at most\n",
-      s.steps, s.tokens, double(s.tokens) / steps, double(s.seqs) / steps, s.most_running);
-  fmt::print("preemptions   {}\n", s.preemptions);
-  fmt::print(
-      "prefix cache  {} tokens not computed again; {} blocks hit, {} shared with a sibling, {} evicted\n",
-      s.cached_tokens, events("hit"), events("shared"), events("evicted"));
-  fmt::print(
-      "time          {:.3f} s: schedule {:.1f} %, forward {:.1f} %, sample {:.1f} %, between steps {:.1f} "
-      "%\n",
-      wall, share(s.schedule), share(s.forward), share(s.sample),
-      std::max(0.0, 100 - share(s.schedule + s.forward + s.sample)));
-}
+const char* const kText =
+    "requests      {requests}, {prompt_tokens} prompt tokens, {sampled_tokens} tokens sampled\n"
+    "steps         {steps}, {tokens} tokens computed; a step has {mean_batch_tokens:.1f} tokens of "
+    "{mean_batch_sequences:.1f} sequences on average, {max_running} ran at most\n"
+    "preemptions   {preemptions}\n"
+    "prefix cache  {cached_tokens} tokens not computed again; {block_events_hit} blocks hit, "
+    "{block_events_shared} shared with a sibling, {block_events_evicted} evicted\n"
+    "time          {seconds_wall:.3f} s: schedule {percent_schedule:.1f} %, forward {percent_forward:.1f} %, "
+    "sample {percent_sample:.1f} %, between steps {percent_between_steps:.1f} %\n";
 
 }  // namespace
 
-int trace_command(const Args& args) {
-  if (args.empty() || (args[0] != "summary" && args[0] != "--help" && args[0] != "-h"))
-    throw Error(args.empty() ? "what about it?" : "'" + args[0] + "' is not known", "nano trace",
-                "trace summary FILE");
+int trace_summary_command(const Args& args) {
+  std::string file;
   bool json = false;
   ArgParser parser("trace summary", "What the scheduler did, from a file that --trace wrote.");
-  parser.positional("FILE", "the trace");
+  parser.positional("FILE", file, "the trace");
   parser.add("json", json, "the figures as one JSON object, without the chart");
-  if (!parser.parse(args[0] == "summary" ? Args(args.begin() + 1, args.end()) : args)) return 0;
-  const std::optional<std::string> file = parser.next_positional();
-  if (!file) parser.refuse("no FILE was given");
-  const Summary summary = read_trace(*file);
-  if (json) {
-    fmt::print("{}\n", json_text(summary_json(summary)));
-  } else {
-    print_summary(summary);
-    if (summary.steps > 0) fmt::print("\n{}", gantt(summary));
-  }
+  if (!parser.parse(args)) return 0;
+  const Summary summary = read_trace(file);
+  const Json figures = summary_json(summary);
+  fmt::print("{}", json ? json_text(figures) + "\n" : filled(kText, figures));
+  if (!json && summary.steps > 0) fmt::print("\n{}", gantt(summary));
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"  // Error
@@ -39,7 +40,10 @@ const Flag kFlags[] = {
     {"gpu-memory-utilization", &O::gpu_memory_utilization, kMemory, "block manager",
      "share of the device's memory for weights, scratch and KV cache", ""},
     {"device-memory", &O::device_memory, kMemory, "block manager",
-     "the memory of the \"GPU\" on ref and cpu, e.g. 80GB; default: half of the machine's", ""},
+     "the memory of the \"GPU\" on ref and cpu, e.g. 80GB; default: half of the machine's, of which the KV "
+     "cache "
+     "takes no more than 4 GiB unless one sequence of max-model-len needs it",
+     ""},
     {"kv-cache-memory-bytes", &O::kv_cache_memory_bytes, kMemory, "block manager",
      "the KV cache's bytes; overrides the two above", ""},
     {"num-gpu-blocks-override", &O::num_gpu_blocks_override, kMemory, "block manager", "this many blocks",
@@ -58,8 +62,14 @@ const Flag kFlags[] = {
     {"scheduling-policy", &O::scheduling_policy, kScheduler, "scheduler", "which waiting request is next",
      "fcfs|priority"},
     {"max-num-batched-tokens", &O::max_num_batched_tokens, kScheduler, "chunked prefill",
-     "tokens a step may compute; default 2048", ""},
-    {"max-num-seqs", &O::max_num_seqs, kScheduler, "scheduler", "sequences that run at once; default 128",
+     fmt::format(
+         "tokens a step may compute; default {}, or max-model-len if that is more and a prompt has to be "
+         "computed whole",
+         kDefaultBatchedTokens),
+     ""},
+    {"max-num-seqs", &O::max_num_seqs, kScheduler, "scheduler",
+     fmt::format("sequences that run at once; default {}, or what max-num-batched-tokens allows",
+                 kDefaultSeqs),
      ""},
     {"enable-chunked-prefill", &O::enable_chunked_prefill, kScheduler, "chunked prefill",
      "off: a prompt is computed whole or waits", ""},
@@ -89,6 +99,20 @@ double unit_factor(const std::string& unit) {
 }  // namespace
 
 std::span<const Flag> engine_flags() { return kFlags; }
+
+void check_choice(const std::string& value, const std::string& choices, const std::string& where) {
+  const bool one = value.find('|') == std::string::npos;
+  if (choices.empty() || (one && ("|" + choices + "|").find("|" + value + "|") != std::string::npos)) return;
+  std::string list;
+  for (char c : choices) list += c == '|' ? std::string(", ") : std::string(1, c);
+  throw Error("'" + value + "' is not known", where, "one of " + list);
+}
+
+void check_choices(const EngineOptions& options) {
+  for (const Flag& flag : kFlags)
+    if (auto field = std::get_if<std::string EngineOptions::*>(&flag.field))
+      check_choice(options.**field, flag.choices, std::string("--") + flag.name);
+}
 
 int64_t parse_human_int(const std::string& text, const std::string& where) {
   const Error bad("'" + text + "' is not a whole number", where,

@@ -10,6 +10,8 @@
 
 namespace nano {
 
+constexpr int64_t kDefaultBatchedTokens = 2048, kDefaultSeqs = 128;
+
 struct EngineOptions {
   // Model.
   std::string model;            // .gguf file, Hugging Face directory, or a name in models/
@@ -35,8 +37,9 @@ struct EngineOptions {
   // Scheduler.
   std::string scheduling = "continuous";   // continuous | static
   std::string scheduling_policy = "fcfs";  // fcfs | priority
-  std::optional<int64_t> max_num_batched_tokens;
-  std::optional<int64_t> max_num_seqs;
+  std::optional<int64_t>
+      max_num_batched_tokens;           // none: kDefaultBatchedTokens, kDefaultSeqs, as far as they fit
+  std::optional<int64_t> max_num_seqs;  // the other flags (app/resolve)
   bool enable_chunked_prefill = true;
   int64_t long_prefill_token_threshold = 0;
   // Sampler and reports.
@@ -54,11 +57,16 @@ struct Flag {
   Field field;
   const char* group;   // heading in --help
   const char* lesson;  // which module's lesson toggles it; "" = none
-  const char* help;
+  std::string help;
   const char* choices;  // "continuous|static"; "" = free
 };
 
 std::span<const Flag> engine_flags();
+
+// Error naming `where` unless `value` is one of `choices`, "a|b|c"; "" = free.
+void check_choice(const std::string& value, const std::string& choices, const std::string& where);
+// The same for all fields: options that a program filled in have met no command line.
+void check_choices(const EngineOptions& options);
 
 // "4096", "1k" = 1000, "1K" = 1024, "25.6k", also m M g G; with a B for bytes: "80GB" = 80e9, "80GiB" = 80 · 2^30.
 // Error naming `where` for anything else.
