@@ -157,6 +157,35 @@ TEST_CASE("scheduler: with chunked prefill off a prompt that does not fit waits,
   engine.run();
 }
 
+TEST_CASE("scheduler: with chunked prefill off a running one that does not fit is only skipped") {
+  SchedulerConfig config = limits(64, 4);
+  config.enable_chunked_prefill = false;
+  config.kv_cache = false;  // so that running ones have more than one token to compute
+  FakeEngine engine(config, 64, 4, false);
+  SeqId a = engine.add(fake_prompt(40, 1), 4), b = engine.add(fake_prompt(22, 2), 4);
+  engine.step();
+  SeqId c = engine.add(fake_prompt(1, 3), 4);
+  CHECK(ids_of(engine.step()) == Ids{a, b});  // 41 + 23 tokens
+  CHECK(ids_of(engine.step()) == Ids{a, c});  // b needs 24, 22 are left
+  engine.run();
+  CHECK(engine.done.at(b).output == generate_plain(fake_prompt(22, 2), length(4), 64));
+}
+
+TEST_CASE("scheduler: decodes first, running prompts next, waiting ones get what they leave") {
+  FakeEngine engine(limits(16, 4), 64, 4, false);
+  SeqId a = engine.add(fake_prompt(3, 1), 9), b = engine.add(fake_prompt(30, 2), 2);
+  CHECK(engine.step().seqs[1].num_tokens() == 13);
+  SeqId c = engine.add(fake_prompt(20, 3), 2);
+  StepPlan plan = engine.step();  // 1 of a, 15 of b, nothing is left
+  CHECK(ids_of(plan) == Ids{a, b});
+  CHECK(plan.seqs[1].num_tokens() == 15);
+  plan = engine.step();  // 1 of a, the last 2 of b, 13 of c
+  REQUIRE(ids_of(plan) == Ids{a, b, c});
+  CHECK(plan.seqs[1].num_tokens() == 2);
+  CHECK(plan.seqs[2].num_tokens() == 13);
+  engine.run();
+}
+
 TEST_CASE("scheduler: the long-prefill threshold leaves room for others") {
   SchedulerConfig config = limits(16, 4);
   config.long_prefill_token_threshold = 6;
