@@ -165,13 +165,12 @@ void Team::run(const std::function<void()>& fn) {
 
 void Team::phase(const Task& task) {
   if (task.n <= 0) return;
-  NANO_CHECK(task_.n == 0, "a phase inside a phase");
+  NANO_CHECK(pending_.load() == 0 || task_.n == 0, "a phase inside a phase");
   FlushDenormals flush;
   if (task.n == 1 || threads_.empty()) return task.call(task.body, 0, task.n, 0);
   start(task);
   do_range(0);
   wait_for_workers();
-  task_ = {};
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

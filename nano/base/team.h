@@ -77,9 +77,10 @@ class Team {
 
   std::vector<int32_t> cpus_;  // worker i is pinned to cpus_[i]; empty = nobody is pinned
   std::vector<std::thread> threads_;
-  Task task_;
-  std::atomic<uint32_t> phase_{0};   // + 1 with each task
-  std::atomic<int32_t> pending_{0};  // workers not yet done with it
+  // Two cache lines: what the caller writes and the workers read, and the other way round.
+  alignas(64) Task task_;
+  std::atomic<uint32_t> phase_{0};               // + 1 with each task
+  alignas(64) std::atomic<int32_t> pending_{0};  // workers not yet done with it
   std::mutex error_mutex_;
   std::exception_ptr error_;
 };
