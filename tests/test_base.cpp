@@ -15,6 +15,7 @@
 #include "base/mapped_file.h"
 #include "base/rng.h"
 #include "catch.h"
+#include "subprocess.h"  // nano_binary, tiny
 
 using namespace nano;
 
@@ -286,4 +287,25 @@ TEST_CASE("MappedFile, read_file: what cannot be read is an Error that names the
   const std::string empty = dir.write("nothing", "");
   CHECK(message_of([&] { MappedFile f(empty); }).find("nothing: the file is empty") != std::string::npos);
   CHECK(read_file(empty).empty());
+}
+
+TEST_CASE(
+    "a model file that is cut short while it is in use ends the process with one line and exit code 1") {
+  TempDir dir;
+  const std::string model = dir.path + "/model.gguf", err = dir.path + "/err";
+  std::filesystem::copy(nano_test::tiny(), model);
+  // ref reads the weights where they are mapped. Its report comes once they are.
+  const std::string script =
+      "$NANO run $MODEL Moses --raw --device ref --ignore-eos --max-tokens 1000 >/dev/null 2>$ERR & "
+      "while kill -0 $! && ! grep -q device $ERR; do sleep 0.01; done; "
+      "truncate -s 4096 $MODEL; wait $!";
+  const std::string variables =
+      "NANO=" + nano_test::nano_binary() + "; MODEL=" + model + "; ERR=" + err + "; ";
+  const int status = std::system((variables + script).c_str());
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 1);
+  const std::string text = read_file(err),
+                    line = "nano: the model file changed or was truncated while in use\n";
+  REQUIRE(text.size() > line.size());
+  CHECK(text.substr(text.size() - line.size()) == line);
 }
