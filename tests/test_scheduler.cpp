@@ -255,6 +255,34 @@ TEST_CASE("scheduler: priority orders the queue and names the victim, even one t
     CHECK(engine.done.at(id).output == generate_plain(fake_prompt(8, uint64_t(seed)), length(12), 64));
 }
 
+TEST_CASE("scheduler: in one step an earlier victim is not enough, and the one that asked goes too") {
+  SchedulerConfig config = limits(32, 4);
+  config.priority_policy = true;
+  config.long_prefill_token_threshold = 8;
+  FakeEngine engine(config, 9, 4, false);
+  const SeqId worst = engine.add(fake_prompt(1, 1), length(12), 9);
+  engine.step();
+  const SeqId big = engine.add(fake_prompt(24, 2), length(3), 5),
+              urgent = engine.add(fake_prompt(12, 3), length(3), 1);
+  CHECK(ids_of(engine.step()) == Ids{worst, urgent, big});  // 1 + 2 + 2 blocks
+  CHECK(ids_of(engine.step()) == Ids{worst, urgent, big});  // 1 + 3 + 4
+  // urgent takes the last free block; big needs two more, worst has one to give.
+  const StepPlan plan = engine.step();
+  CHECK(plan.preempted == Ids{worst, big});
+  CHECK(ids_of(plan) == Ids{urgent});
+  CHECK(plan.num_tokens == 1);  // the budget has back what worst was planned
+  CHECK(plan.num_free_blocks == 5);
+  CHECK(plan.num_waiting == 2);
+  CHECK(engine.scheduler.num_preemptions() == 2);
+  while (engine.done.count(urgent) == 0)
+    CHECK(engine.step().admitted.empty());  // six blocks are not free before
+  CHECK(engine.step().admitted == Ids{big, worst});
+  engine.run();
+  CHECK(engine.done.at(worst).output == generate_plain(fake_prompt(1, 1), length(12), 64));
+  CHECK(engine.done.at(big).output == generate_plain(fake_prompt(24, 2), length(3), 64));
+  CHECK(engine.done.at(urgent).output == generate_plain(fake_prompt(12, 3), length(3), 64));
+}
+
 TEST_CASE("scheduler: equal priorities go by arrival") {
   SchedulerConfig config = limits(32, 1);
   config.priority_policy = true;
