@@ -32,7 +32,7 @@ class MappedFile {
 // there. The process then ends with one line and exit code 1.
 void report_truncated_files();
 
-std::string read_file(
-    const std::string& path);  // the whole file as a string; Error as above, empty is allowed
+// The whole file as a string; Error as above, but an empty one is allowed.
+std::string read_file(const std::string& path);
 
 }  // namespace nano
