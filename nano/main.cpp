@@ -9,9 +9,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "app/cli.h"       // Args, run_command …
-#include "app/terminal.h"  // print_stderr
-#include "base/error.h"    // Error
+#include "app/cli.h"           // Args, run_command …
+#include "app/terminal.h"      // print_stderr
+#include "base/error.h"        // Error
+#include "base/mapped_file.h"  // report_truncated_files
 
 namespace nano {
 namespace {
@@ -86,6 +87,7 @@ void check_stdout() {
 int main(int argc, char** argv) {
   try {
     nano::occupy_closed_descriptors();
+    nano::report_truncated_files();
     const int exit_code = nano::dispatch(nano::Args(argv + 1, argv + argc));
     nano::check_stdout();
     return exit_code;

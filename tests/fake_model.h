@@ -110,7 +110,8 @@ struct FakeEngine {
     for (nano::SeqResult& r : result.seqs) {
       if (r.sampled.empty() || seqs.count(r.id) == 0 || seqs.at(r.id)->finished()) continue;
       nano::Sequence& seq = *seqs.at(r.id);
-      r.finish_reason = nano::check_stop(seq, {&fake_eos, 1}, config.max_model_len, seq.stop_token);
+      int32_t stop_token;
+      r.finish_reason = nano::check_stop(seq, {&fake_eos, 1}, config.max_model_len, stop_token);
       if (r.finish_reason != nano::FinishReason::none) scheduler.finish(r.id, r.finish_reason);
     }
     collect();

@@ -15,6 +15,7 @@
 #include "base/mapped_file.h"
 #include "base/rng.h"
 #include "catch.h"
+#include "subprocess.h"  // data_path, nano_binary, run_nano, tiny
 
 using namespace nano;
 
@@ -286,4 +287,46 @@ TEST_CASE("MappedFile, read_file: what cannot be read is an Error that names the
   const std::string empty = dir.write("nothing", "");
   CHECK(message_of([&] { MappedFile f(empty); }).find("nothing: the file is empty") != std::string::npos);
   CHECK(read_file(empty).empty());
+}
+
+TEST_CASE(
+    "a model file that is cut short while it is in use ends the process with one line and exit code 1") {
+  TempDir dir;
+  const std::string model = dir.path + "/model.gguf", err = dir.path + "/err";
+  std::filesystem::copy(nano_test::tiny(), model);
+  // ref reads the weights where they are mapped. Its report comes once they are.
+  const std::string script =
+      "$NANO run $MODEL Moses --raw --device ref --ignore-eos --max-tokens 1000 >/dev/null 2>$ERR & "
+      "while kill -0 $! && ! grep -q device $ERR; do sleep 0.01; done; "
+      "truncate -s 4096 $MODEL; wait $!";
+  const std::string variables =
+      "NANO=" + nano_test::nano_binary() + "; MODEL=" + model + "; ERR=" + err + "; ";
+  const int status = std::system((variables + script).c_str());
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 1);
+  const std::string text = read_file(err),
+                    line = "nano: the model file changed or was truncated while in use\n";
+  REQUIRE(text.size() > line.size());
+  CHECK(text.substr(text.size() - line.size()) == line);
+}
+
+TEST_CASE("a checkpoint with more layers than its config is one line of warning, with the number") {
+  TempDir dir;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(nano_test::data_path("golden/checkpoints/qwen2-bf16")))
+    std::filesystem::copy(entry.path(), dir.path);
+  std::string config = read_file(dir.path + "/config.json");
+  const std::string two = "\"num_hidden_layers\": 2";
+  REQUIRE(config.find(two) != std::string::npos);
+  dir.write("config.json", config.replace(config.find(two) + two.size() - 1, 1, "1"));
+  const nano_test::Ran ran =
+      nano_test::run_nano({"run", dir.path, "--prompt-token-ids", "1,2", "--max-tokens", "1"});
+  CHECK(ran.exit_code == 0);
+  const std::string line =
+      "warning: 12 tensors are in the file but not in the model: "
+      "model.layers.1.input_layernorm.weight, … (`nano info` lists them)\n";
+  const size_t at = ran.err.find("warning: ");
+  REQUIRE(at != std::string::npos);
+  CHECK(ran.err.substr(at, line.size()) == line);
+  CHECK(ran.err.find("warning: ", at + 1) == std::string::npos);
 }

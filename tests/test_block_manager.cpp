@@ -252,7 +252,7 @@ TEST_CASE("block manager: 10,000 random operations give the very blocks of the n
         live.emplace(seq.id, std::move(seq));
       } else if (kind <= 5) {  // a step: up to 6 more tokens of it are computed, perhaps a new one appended
         Sequence& seq = pick()->second;
-        if (seq.num_to_compute() == 0) seq.tokens.push_back(int32_t(rng() % 2));
+        if (seq.num_computed_tokens == seq.num_tokens()) seq.tokens.push_back(int32_t(rng() % 2));
         int32_t end = seq.num_computed_tokens + 1 + int32_t(rng()) % 6;
         end = std::min(std::max(end, seq.num_computed_tokens + 1), seq.num_tokens());
         const bool ok = naive.grow(seq.id, end);

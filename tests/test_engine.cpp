@@ -234,7 +234,7 @@ TEST_CASE("B6 prompt log-probabilities do not read the prefix cache, whole or in
 
 TEST_CASE("F4 any EOS id ends an answer; ignore_eos ignores all of them") {
   nano::EngineOptions options = micro_options();
-  auto loaded = nano::load_engine(options, 0, {7, 9});  // the tokenizer's ids beside the config's 1
+  auto loaded = nano::load_engine(options, 0, {1, 7, 9});
   auto run = [&](const nano::SamplingParams& params) {
     loaded->engine->add_request("x", make_prompt(5, 1), params);
     nano::SequenceOutput last;

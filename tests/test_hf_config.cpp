@@ -70,8 +70,6 @@ TEST_CASE("hf_config: a Llama config, field by field") {
   CHECK(c.sliding.empty());
   CHECK(c.rope.theta == 50000.0);
   CHECK(c.dtype == DType::bf16);
-  CHECK(c.eos_ids == std::vector<int32_t>{7, 9});
-  CHECK(c.bos_id == 3);
 }
 
 TEST_CASE("hf_config: old and new spelling mean the same") {
@@ -109,11 +107,8 @@ TEST_CASE("hf_config: null and absent fields take the defaults of transformers")
   CHECK(m.rope.theta == 10000.0);
   CHECK(m.norm_eps == 1e-6f);
   CHECK(!m.tied);
-  CHECK(m.eos_ids.empty());
-  CHECK(m.bos_id == -1);
   CHECK(m.dtype == DType::f32);
   CHECK(m.max_position == 2048);
-  CHECK(parse(with(llama(), "eos_token_id", 5)).eos_ids == std::vector<int32_t>{5});
 }
 
 TEST_CASE("hf_config: biases and norms of each family") {
@@ -133,7 +128,6 @@ TEST_CASE("hf_config: linear RoPE scaling stretches the position limit") {
   CHECK(m.rope.factor == 4.0);
   CHECK(!m.rope.llama3);
   CHECK(m.max_position == 2048);
-  CHECK(m.max_position_scaled);
   const ModelConfig g = parse(with(with(gemma(), "rope_scaling", scaling), "max_position_embeddings", 512));
   CHECK(g.rope.factor == 4.0);
   CHECK(g.rope_local.factor == 1.0);  // only global layers are scaled
@@ -177,7 +171,6 @@ TEST_CASE("hf_config: Gemma 3, flat and nested, pattern and list") {
   CHECK(n.D == 256);
   CHECK(n.V == 262208);
   CHECK(n.dtype == DType::bf16);
-  CHECK(n.eos_ids == std::vector<int32_t>{1, 106});
   CHECK(n.rope.factor == 8.0);
 }
 
@@ -226,17 +219,32 @@ TEST_CASE("hf_config: what is not supported is refused by name") {
       {"quantization_config", R"({"bits":4})", "quantised with 'an unnamed method'"},
       {"compression_config", R"({"quant_method":"compressed-tensors"})", "'compressed-tensors'"},
       {"hidden_size", "\"128\"", "'hidden_size' is not an integer"},
-      {"hidden_size", "4294967296", "'hidden_size' is not an integer in range"},
-      {"hidden_size", "130", "not a multiple of 4 heads"},
-      {"hidden_size", "0", "hidden size is 0"},
-      {"hidden_size", "-128", "hidden size is -128"},
-      {"num_hidden_layers", "2000000000", "number of layers is 2000000000"},
-      {"num_attention_heads", "0", "number of heads is 0"},
+      {"hidden_size", "4294967296", "'hidden_size' is 4294967296, outside 1 … 16777216"},
+      {"hidden_size", "18446744073709551615", "'hidden_size' is 9223372036854775807, outside"},
+      {"hidden_size", "130", "'hidden_size' is 130, not a multiple of 4 heads"},
+      {"hidden_size", "0", "'hidden_size' is 0, outside"},
+      {"hidden_size", "-128", "'hidden_size' is -128, outside"},
+      {"num_hidden_layers", "2000000000", "'num_hidden_layers' is 2000000000, outside 1 … 10000"},
+      {"num_attention_heads", "0", "'num_attention_heads' is 0, outside"},
       {"num_key_value_heads", "3", "not a multiple of 3 key/value heads"},
       {"head_dim", "33", "odd"},
-      {"rms_norm_eps", "0.0", "epsilon"},
-      {"rope_theta", "-1.0", "RoPE base"},
-      {"eos_token_id", "\"x\"", "'eos_token_id'"},
+      {"head_dim", "0", "'head_dim' is 0, outside"},
+      {"max_position_embeddings", "0", "'max_position_embeddings' is 0, outside"},
+      {"rms_norm_eps", "0.0", "'rms_norm_eps' is 0, not a positive finite number"},
+      {"rms_norm_eps", "-1e-6", "'rms_norm_eps' is -1e-06"},
+      {"rms_norm_eps", "1e-60", "'rms_norm_eps' is 1e-60"},  // 0 as a float
+      {"rope_theta", "-1.0", "'rope_theta' is -1, not a positive finite number"},
+      {"rope_theta", "1e300", "'rope_theta' is 1e+300"},  // infinite as a float
+      {"rope_scaling", R"({"rope_type":"linear","factor":0})", "'factor' is 0"},
+      {"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1,
+        "original_max_position_embeddings":64})",
+       "'high_freq_factor' must be above 'low_freq_factor'"},
+      {"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
+        "original_max_position_embeddings":0})",
+       "'original_max_position_embeddings' is 0, outside"},
+      {"bos_token_id", "-3", "'bos_token_id' is '-3', which is no token id"},
+      {"eos_token_id", "\"x\"", "'eos_token_id' is"},
+      {"eos_token_id", "[7,-1]", "'eos_token_id' is '-1'"},
       {"tie_word_embeddings", "1", "'tie_word_embeddings' is not true or false"},
   };
   for (const Row& row : rows) {
@@ -250,20 +258,9 @@ TEST_CASE("hf_config: what is not supported is refused by name") {
   CHECK(contains(refusal(without(llama(), "vocab_size")), "'vocab_size' is missing"));
   CHECK(contains(refusal(without(llama(), "model_type")), "'model_type' is missing"));
   CHECK(contains(refusal(json::array()), "not a JSON object"));
-  CHECK(contains(refusal(with(gemma(), "query_pre_attn_scalar", -1)), "attention scale"));
-}
-
-TEST_CASE("F4 hf_config: generation_config.json has the last word on the end of sequence") {
-  const TempDir dir;
-  const std::string path = dir.file("config.json");
-  write_bytes(path, llama().dump());
-  CHECK(read_hf_config(path).eos_ids == std::vector<int32_t>{7, 9});
-  write_bytes(dir.file("generation_config.json"), R"({"eos_token_id":[11,12]})");
-  CHECK(read_hf_config(path).eos_ids == std::vector<int32_t>{11, 12});
-  write_bytes(dir.file("generation_config.json"), R"({"eos_token_id":null})");
-  CHECK(read_hf_config(path).eos_ids == std::vector<int32_t>{7, 9});
-  write_bytes(dir.file("generation_config.json"), R"({"eos_token_id":)");
-  CHECK(contains(error_of([&] { read_hf_config(path); }), "generation_config.json"));
+  CHECK(contains(refusal(with(gemma(), "query_pre_attn_scalar", -1)), "'query_pre_attn_scalar' is -1"));
+  CHECK(contains(refusal(with(gemma(), "rope_local_base_freq", 0)), "'rope_local_base_freq' is 0"));
+  CHECK(contains(refusal(with(gemma(), "sliding_window", 0)), "'sliding_window' is 0"));
 }
 
 TEST_CASE("hf_config: the quantisation method is named, also when it stands in a file of its own") {

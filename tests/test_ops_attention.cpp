@@ -57,7 +57,7 @@ struct Problem {
 
   Limits limits() const {
     Limits l;
-    l.max_tokens = 2048, l.max_seqs = 16, l.max_model_len = max_blocks * c.B;
+    l.max_tokens = 2048, l.max_model_len = max_blocks * c.B;
     l.H = c.H, l.KVH = c.KVH, l.D = c.D, l.max_K = 64;
     return l;
   }

@@ -27,7 +27,8 @@ std::string load_error(const std::string& text) {
 
 const std::string kHeader =
     R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
-    R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},"none":{"dtype":"I8","shape":[0,4],"data_offsets":[8,8]},)"
+    R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
+    R"("none":{"dtype":"I8","shape":[0,4],"data_offsets":[8,8]},)"
     R"("scalar":{"dtype":"F16","shape":[],"data_offsets":[14,16]}})";
 
 std::string small_file() {

@@ -157,6 +157,35 @@ TEST_CASE("scheduler: with chunked prefill off a prompt that does not fit waits,
   engine.run();
 }
 
+TEST_CASE("scheduler: with chunked prefill off a running one that does not fit is only skipped") {
+  SchedulerConfig config = limits(64, 4);
+  config.enable_chunked_prefill = false;
+  config.kv_cache = false;  // so that running ones have more than one token to compute
+  FakeEngine engine(config, 64, 4, false);
+  SeqId a = engine.add(fake_prompt(40, 1), 4), b = engine.add(fake_prompt(22, 2), 4);
+  engine.step();
+  SeqId c = engine.add(fake_prompt(1, 3), 4);
+  CHECK(ids_of(engine.step()) == Ids{a, b});  // 41 + 23 tokens
+  CHECK(ids_of(engine.step()) == Ids{a, c});  // b needs 24, 22 are left
+  engine.run();
+  CHECK(engine.done.at(b).output == generate_plain(fake_prompt(22, 2), length(4), 64));
+}
+
+TEST_CASE("scheduler: decodes first, running prompts next, waiting ones get what they leave") {
+  FakeEngine engine(limits(16, 4), 64, 4, false);
+  SeqId a = engine.add(fake_prompt(3, 1), 9), b = engine.add(fake_prompt(30, 2), 2);
+  CHECK(engine.step().seqs[1].num_tokens() == 13);
+  SeqId c = engine.add(fake_prompt(20, 3), 2);
+  StepPlan plan = engine.step();  // 1 of a, 15 of b, nothing is left
+  CHECK(ids_of(plan) == Ids{a, b});
+  CHECK(plan.seqs[1].num_tokens() == 15);
+  plan = engine.step();  // 1 of a, the last 2 of b, 13 of c
+  REQUIRE(ids_of(plan) == Ids{a, b, c});
+  CHECK(plan.seqs[1].num_tokens() == 2);
+  CHECK(plan.seqs[2].num_tokens() == 13);
+  engine.run();
+}
+
 TEST_CASE("scheduler: the long-prefill threshold leaves room for others") {
   SchedulerConfig config = limits(16, 4);
   config.long_prefill_token_threshold = 6;
@@ -224,6 +253,34 @@ TEST_CASE("scheduler: priority orders the queue and names the victim, even one t
   engine.run();
   for (auto [id, seed] : {std::pair{worst, 1}, {late, 2}, {urgent, 3}})
     CHECK(engine.done.at(id).output == generate_plain(fake_prompt(8, uint64_t(seed)), length(12), 64));
+}
+
+TEST_CASE("scheduler: in one step an earlier victim is not enough, and the one that asked goes too") {
+  SchedulerConfig config = limits(32, 4);
+  config.priority_policy = true;
+  config.long_prefill_token_threshold = 8;
+  FakeEngine engine(config, 9, 4, false);
+  const SeqId worst = engine.add(fake_prompt(1, 1), length(12), 9);
+  engine.step();
+  const SeqId big = engine.add(fake_prompt(24, 2), length(3), 5),
+              urgent = engine.add(fake_prompt(12, 3), length(3), 1);
+  CHECK(ids_of(engine.step()) == Ids{worst, urgent, big});  // 1 + 2 + 2 blocks
+  CHECK(ids_of(engine.step()) == Ids{worst, urgent, big});  // 1 + 3 + 4
+  // urgent takes the last free block; big needs two more, worst has one to give.
+  const StepPlan plan = engine.step();
+  CHECK(plan.preempted == Ids{worst, big});
+  CHECK(ids_of(plan) == Ids{urgent});
+  CHECK(plan.num_tokens == 1);  // the budget has back what worst was planned
+  CHECK(plan.num_free_blocks == 5);
+  CHECK(plan.num_waiting == 2);
+  CHECK(engine.scheduler.num_preemptions() == 2);
+  while (engine.done.count(urgent) == 0)
+    CHECK(engine.step().admitted.empty());  // six blocks are not free before
+  CHECK(engine.step().admitted == Ids{big, worst});
+  engine.run();
+  CHECK(engine.done.at(worst).output == generate_plain(fake_prompt(1, 1), length(12), 64));
+  CHECK(engine.done.at(big).output == generate_plain(fake_prompt(24, 2), length(3), 64));
+  CHECK(engine.done.at(urgent).output == generate_plain(fake_prompt(12, 3), length(3), 64));
 }
 
 TEST_CASE("scheduler: equal priorities go by arrival") {

@@ -144,10 +144,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   config.max_logprobs = int32_t(options.max_logprobs);
   config.seed = uint64_t(options.seed);
   config.vocab_size = tokenizer_size > 0 ? std::min(tokenizer_size, e.model->config.V) : e.model->config.V;
-  config.eos_ids = e.model->config.eos_ids;
-  for (int32_t id : stop_ids)
-    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), id) == config.eos_ids.end())
-      config.eos_ids.push_back(id);
+  config.eos_ids = stop_ids;
   e.engine = std::make_unique<Engine>(config, *e.runner, e.kv, *e.backend);
   if (!options.trace.empty()) {
     e.trace = std::make_unique<TraceWriter>(options.trace, trace_header(e));

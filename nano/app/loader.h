@@ -31,8 +31,8 @@ struct LoadedEngine {
 // progress(done, total): bytes of weights packed.
 using Progress = std::function<void(int64_t, int64_t)>;
 
-// `tokenizer_size`: ids with a text (0 = all rows of the model); `stop_ids`: the tokenizer's, joined with the
-// config's. Error: anything wrong with the file, the flags or the memory.
+// `tokenizer_size`: ids with a text (0 = all rows of the model); `stop_ids`: the tokenizer's, which end an answer.
+// Error: anything wrong with the file, the flags or the memory.
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size = 0,
                                           const std::vector<int32_t>& stop_ids = {},
                                           const Progress& progress = {});

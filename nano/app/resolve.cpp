@@ -177,7 +177,7 @@ Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, in
     m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
                 Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
                 backend.scratch_bytes(
-                    Transformer::limits(config, s.max_num_batched_tokens, s.max_num_seqs, s.max_model_len));
+                    Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
     m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
   };
   plan_scratch();

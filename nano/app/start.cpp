@@ -21,8 +21,10 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
         options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template);
   }
   if (options.stats) print_stderr("{}", dim(start_report(llm->loaded())));
-  for (const std::string& name : llm->loaded().weights->unused_tensors)
-    print_stderr("warning: tensor {} is in the file but not in the model\n", name);
+  if (const auto& unused = llm->loaded().weights->unused_tensors; !unused.empty())
+    print_stderr("warning: {} in the file but not in the model: {}{}\n",
+                 unused.size() == 1 ? "a tensor is" : fmt::format("{} tensors are", unused.size()), unused[0],
+                 unused.size() == 1 ? "" : ", … (`nano info` lists them)");
   return llm;
 }
 

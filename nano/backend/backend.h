@@ -78,13 +78,13 @@ struct AttentionShape {
 // What reserve() makes room for, once. After it a step allocates nothing.
 struct Limits {
   int32_t max_tokens = 0;           // T of one step
-  int32_t max_seqs = 0;
   int32_t max_model_len = 0;
   int32_t H = 0, KVH = 0, D = 0;
   int64_t max_K = 0, max_N = 0;     // largest input and output width of any linear
 };
 
-enum class ActivationDtype : uint8_t { float32, int8 };  // --activation-dtype: what a quantised linear multiplies with
+// --activation-dtype: what a quantised linear multiplies with, where the checkpoint does not say.
+enum class ActivationDtype : uint8_t { float32, int8 };
 enum class Memory : uint8_t { weights, kv_cache, scratch };
 
 class Backend {

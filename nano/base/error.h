@@ -2,7 +2,7 @@
 //
 // Error is for bad input (a file, a flag, a request): it says what is wrong, where, and what to do, in one
 // line. It is caught in main, in the HTTP handler and in tests, nowhere else.
-// NANO_CHECK is for our own broken invariants: it prints the place and aborts, in every build.
+// NANO_CHECK is for our own broken invariants: it prints the place and aborts, in every build. Nothing here logs.
 #pragma once
 
 #include <exception>

@@ -1,5 +1,6 @@
 // JSON from files and requests that nobody vouches for: nlohmann's parser behind a depth limit, because it
-// recurses (a megabyte of "[" would end the process), and with errors that say where.
+// recurses (a megabyte of "[" would end the process), and with errors that say where. What a field means, and whether
+// it is there, is the caller's business.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ constexpr int kMaxJsonDepth = 100;
 // Error "WHERE: invalid JSON at line L, column C: …": bad syntax, text after the value, invalid UTF-8, or more
 // than kMaxJsonDepth nested arrays and objects. `where` names the file or request.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
-nlohmann::ordered_json parse_ordered_json(std::string_view text,
-                                          const std::string& where);  // keeps key order
+// The same, keeping the order of keys.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
 }  // namespace nano

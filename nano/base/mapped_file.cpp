@@ -1,6 +1,7 @@
 #include "base/mapped_file.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
@@ -16,7 +17,8 @@ namespace nano {
 namespace {
 
 int open_regular(const std::string& path, size_t& size) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait for a writer
+  int fd =
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait for a writer
   if (fd < 0) throw Error(std::string("cannot open: ") + std::strerror(errno), path);
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -48,6 +50,19 @@ void MappedFile::drop_pages(const void* begin, size_t bytes) const {
   uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+void report_truncated_files() {
+  struct sigaction action = {};
+  action.sa_flags =
+      SA_SIGINFO | int(SA_RESETHAND);  // any other SIGBUS: back to the default, which it meets next
+  action.sa_sigaction = [](int, siginfo_t* info, void*) {
+    if (info->si_code != BUS_ADRERR) return;
+    constexpr char kLine[] = "nano: the model file changed or was truncated while in use\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof kLine - 1);
+    _exit(1);
+  };
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 std::string read_file(const std::string& path) {

@@ -1,4 +1,5 @@
-// A file mapped read-only into memory. Pages come in when touched and can be given back once repacked.
+// A file mapped read-only into memory. Pages come in when touched and can be given back once repacked. Writing, and
+// what lies in the file, are not here.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,11 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-std::string read_file(const std::string& path);  // the whole file as a string; Error as above, empty is allowed
+// For main, once: when a mapped file turns out to be shorter than it was, the kernel sends SIGBUS to whoever reads
+// there. The process then ends with one line and exit code 1.
+void report_truncated_files();
+
+// The whole file as a string; Error as above, but an empty one is allowed.
+std::string read_file(const std::string& path);
 
 }  // namespace nano

@@ -8,10 +8,10 @@
 // All workers, and the caller inside run and each, treat denormal floats as zero: a weight full of denormals is
 // else a hundred times slower, and rows must not depend on which thread computed them.
 // OpenMP would do, but its spinning cannot be set from code and ThreadSanitizer does not understand it.
+// It does not balance: ranges are fixed, so that which worker does what never depends on time.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -24,18 +24,6 @@
 
 namespace nano {
 
-// Treats denormals as zero from here to the end of the scope, on this thread.
-class FlushDenormals {
- public:
-  FlushDenormals();
-  ~FlushDenormals();
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  uint64_t before_;
-};
-
 // CPUs this process may use, one per physical core, in order: the affinity mask without second hyperthreads.
 std::vector<int32_t> allowed_cpus();
 // CPUs' worth of time the control groups (v1 or v2) grant, a fraction perhaps; 0 = no limit. `root` stands before
@@ -44,7 +32,8 @@ double cgroup_cpu_quota(const std::string& root = "");
 // What a team of `requested` threads gets (0 = as many as there are): at least 1, never more than cores and quota.
 int32_t team_size(int32_t requested);
 
-// Invariants: 1. at most one thread is in run() or each() at a time. 2. outside a phase no worker touches task_.
+// Invariants: 1. at most one thread is in run() or each() at a time. 2. task_ changes only while pending_ is 0, and
+// each worker does each task once.
 class Team {
  public:
   explicit Team(int32_t threads);  // as in team_size
@@ -73,29 +62,26 @@ class Team {
   }
 
  private:
-  struct Task {  // a view of the body: nothing is allocated for a phase
+  Team() = default;  // nobody but the caller
+  struct Task {      // a view of the body: nothing is allocated for a phase
     int64_t n = 0;
     void (*call)(const void* body, int64_t begin, int64_t end, int32_t worker) = nullptr;
     const void* body = nullptr;
+    bool stop = false;
   };
-  void stop();                    // ends and joins the workers
   void phase(const Task& task);
-  void work(int32_t worker);      // a worker's thread
+  void start(const Task& task);  // for all workers, once they have done the last one
+  void wait_for_workers();
   void do_range(int32_t worker);  // its part of task_
-  template <class Ready>
-  void wait(Ready ready, bool rousable);  // spins, then sleeps
-  void wake();                            // those who sleep in wait()
+  void work(int32_t worker);      // a worker's thread
 
   std::vector<int32_t> cpus_;  // worker i is pinned to cpus_[i]; empty = nobody is pinned
   std::vector<std::thread> threads_;
-  Task task_;
-  std::atomic<uint32_t> phase_{0};   // + 1 when task_ is ready
-  std::atomic<int32_t> pending_{0};  // workers not yet done with it
-  std::atomic<int32_t> sleeping_{0};
-  std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // for sleeping, rouse_ and error_
-  std::condition_variable awake_;
-  uint64_t rouse_ = 0;  // + 1 when run() begins
+  // Two cache lines: what the caller writes and the workers read, and the other way round.
+  alignas(64) Task task_;
+  std::atomic<uint32_t> phase_{0};               // + 1 with each task
+  alignas(64) std::atomic<int32_t> pending_{0};  // workers not yet done with it
+  std::mutex error_mutex_;
   std::exception_ptr error_;
 };
 

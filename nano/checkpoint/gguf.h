@@ -16,35 +16,17 @@
 #include <vector>
 
 #include "base/mapped_file.h"  // MappedFile
+#include "quant/linear.h"      // Source, DType
 
 namespace nano {
 
-// GGML block types that can be read; the number is the id in the file.
-enum class GgmlType : uint32_t {
-  f32 = 0,
-  f16 = 1,
-  q4_0 = 2,
-  q4_1 = 3,
-  q5_0 = 6,
-  q5_1 = 7,
-  q8_0 = 8,
-  q2_k = 10,
-  q3_k = 11,
-  q4_k = 12,
-  q5_k = 13,
-  q6_k = 14,
-  bf16 = 30
-};
-const char* ggml_type_name(GgmlType type);  // "Q4_0"
-int64_t ggml_block_elems(GgmlType type);    // 1, 32 or 256
-int64_t ggml_block_bytes(GgmlType type);
-
 struct GgufTensor {
   std::string name;
-  GgmlType type;
-  std::vector<int64_t> shape;  // row-major like everywhere in nano: [out, in] (the file stores [in, out])
-  const uint8_t* data;
-  int64_t bytes;
+  Source source = Source::dense;  // of which block format
+  DType dtype = DType::f32;       // of the elements of a dense one
+  std::vector<int64_t> shape;     // row-major like everywhere in nano: [out, in] (the file stores [in, out])
+  const uint8_t* data = nullptr;
+  int64_t bytes = 0;
 };
 
 class GgufFile {
@@ -52,27 +34,33 @@ class GgufFile {
   explicit GgufFile(const std::string& path);                           // opens and checks everything
   GgufFile(const uint8_t* data, size_t size, const std::string& name);  // over memory (tests, fuzzing)
 
-  const std::string& path() const;
-  const std::vector<GgufTensor>& tensors() const;  // in file order; empty for a vocabulary-only file
+  const std::string& path() const { return path_; }
+  const MappedFile* mapping() const { return file_.get(); }  // nullptr over memory
+  // In file order; empty for a vocabulary-only file.
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(std::string_view name) const;
-  bool has(std::string_view key) const;
+  bool has(std::string_view key) const { return values_.find(key) != values_.end(); }
+  bool is_array(std::string_view key) const;
 
   // Typed access. Integers of any width and sign convert when the value fits; Error names the key when it is
-  // missing (no default given) or of another type.
-  int64_t get_int(std::string_view key) const;
-  int64_t get_int(std::string_view key, int64_t fallback) const;
-  double get_float(std::string_view key) const;
-  double get_float(std::string_view key, double fallback) const;
-  bool get_bool(std::string_view key, bool fallback) const;
-  std::string get_string(std::string_view key) const;
-  std::string get_string(std::string_view key, std::string_view fallback) const;
-  std::vector<std::string> get_strings(std::string_view key) const;
-  std::vector<int64_t> get_ints(std::string_view key) const;  // a scalar gives one element
+  // missing (no default given) or of another type. A list of one is what a scalar gives.
+  std::vector<int64_t> get_ints(std::string_view key) const;
   std::vector<double> get_floats(std::string_view key) const;
   std::vector<bool> get_bools(std::string_view key) const;
-  bool is_array(std::string_view key) const;
-  std::vector<std::string> keys() const;
-  const MappedFile* mapping() const;  // nullptr over memory
+  std::vector<std::string> get_strings(std::string_view key) const;
+  int64_t get_int(std::string_view key) const { return get_ints(scalar(key))[0]; }
+  double get_float(std::string_view key) const { return get_floats(scalar(key))[0]; }
+  std::string get_string(std::string_view key) const { return get_strings(scalar(key))[0]; }
+  int64_t get_int(std::string_view key, int64_t fallback) const { return has(key) ? get_int(key) : fallback; }
+  double get_float(std::string_view key, double fallback) const {
+    return has(key) ? get_float(key) : fallback;
+  }
+  bool get_bool(std::string_view key, bool fallback) const {
+    return has(key) ? bool(get_bools(scalar(key))[0]) : fallback;
+  }
+  std::string get_string(std::string_view key, std::string_view fallback) const {
+    return has(key) ? get_string(key) : std::string(fallback);
+  }
 
  private:
   // A value stays where it is in the file; it was walked once, so reading it again cannot run out of bounds.
@@ -83,19 +71,15 @@ class GgufFile {
     const uint8_t* data = nullptr;
   };
   struct Reader;
-  struct RawTensor;
 
   void parse();
   void check_start() const;
   Value read_value(Reader& in, const std::string& key) const;
-  RawTensor read_tensor_info(Reader& in) const;
-  void place_tensors(const std::vector<RawTensor>& raw, uint64_t data_start);
-  const Value* lookup(std::string_view key) const;
+  GgufTensor read_tensor_info(Reader& in, uint64_t& offset) const;
   const Value& require(std::string_view key) const;
-  const Value& require_scalar(std::string_view key) const;
+  std::string_view scalar(std::string_view key) const;  // the key itself; Error when it holds an array
   [[noreturn]] void wrong_type(std::string_view key, const Value& value, const char* wanted) const;
-  int64_t int_at(std::string_view key, const Value& value, int64_t i) const;
-  double float_at(std::string_view key, const Value& value, int64_t i) const;
+  [[noreturn]] void fail(const std::string& problem, const std::string& hint = "") const;
 
   std::unique_ptr<MappedFile> file_;
   const uint8_t* data_ = nullptr;

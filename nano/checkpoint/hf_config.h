@@ -1,6 +1,7 @@
 // config.json of a Hugging Face model as a ModelConfig: old and new spelling, nested text models, defaults as
 // transformers has them. What nano would compute differently (another RoPE scaling, activation, soft cap, a
-// quantised checkpoint) is an Error by name, never a guess.
+// quantised checkpoint) is an Error by name, never a guess. Not here: which ids begin and end a text
+// (text/tokenizer.h), and tensors.
 // Source: huggingface/transformers models/{llama,qwen2,qwen3,gemma3}/configuration_*.py.
 #pragma once
 
@@ -14,9 +15,6 @@ namespace nano {
 
 // `where` names the file in messages.
 ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& where);
-
-// Takes the end-of-sequence ids of generation_config.json, which win over config.json.
-void apply_generation_config(const nlohmann::json& generation, const std::string& where, ModelConfig& config);
 
 // read_hf_config, which also looks at the files beside config.json, is declared in checkpoint/weights.h.
 

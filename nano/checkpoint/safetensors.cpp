@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/error.h"          // Error
 #include "base/json.h"           // parse_json
-#include "checkpoint/foreign.h"  // shown_name, check_not_lfs_pointer
+#include "checkpoint/foreign.h"  // check_not_lfs_pointer, check_places, shown_name
 
 namespace nano {
 
@@ -19,7 +20,7 @@ using nlohmann::json;
 
 struct TypeRow {
   const char* name;
-  uint64_t bits;
+  int64_t bits;
   std::optional<DType> dtype;  // what nano reads; the others may lie in a file unused
 };
 constexpr TypeRow kTypes[] = {
@@ -32,93 +33,53 @@ constexpr TypeRow kTypes[] = {
 };
 
 struct Entry {
-  std::string name;
   const TypeRow* type;
   std::vector<int64_t> shape;
-  uint64_t begin, end;
+  TensorPlace place;
 };
-
-std::string at(const std::string& name) { return "tensor " + shown_name(name); }
 
 // nlohmann's parser keeps the last of two equal keys; here they are an error.
 void check_unique_names(std::string_view header, const std::string& path) {
   std::set<std::string> names;
   auto collect = [&](int depth, json::parse_event_t event, json& value) {
     if (depth == 1 && event == json::parse_event_t::key && !names.insert(value.get<std::string>()).second)
-      throw Error(at(value.get<std::string>()) + " occurs twice", path);
+      throw Error("tensor " + shown_name(value.get<std::string>()) + " occurs twice", path);
     return depth <= 1;
   };
   [[maybe_unused]] const json only_names = json::parse(header.begin(), header.end(), collect);
 }
 
-std::vector<uint64_t> unsigned_list(const json& entry, const char* key, const std::string& name,
-                                    const std::string& path) {
-  std::vector<uint64_t> out;
-  const auto it = entry.find(key);
-  bool good = it != entry.end() && it->is_array();
-  if (good)
-    for (const json& item : *it) {
-      if (!item.is_number_unsigned())
-        good = false;
-      else
-        out.push_back(item.get<uint64_t>());
-    }
-  if (!good) throw Error(at(name) + ": '" + key + "' is not a list of non-negative integers", path);
-  return out;
-}
-
 Entry read_entry(const std::string& name, const json& value, const std::string& path) {
-  Entry e{name, nullptr, {}, 0, 0};
-  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string())
-    throw Error(at(name) + " has no 'dtype'", path);
+  auto fail = [&](const std::string& problem) { throw Error("tensor " + shown_name(name) + problem, path); };
+  auto list = [&](const char* key) {
+    const json items = value.value(key, json());
+    bool good = items.is_array();
+    for (const json& item : items) good = good && item.is_number_unsigned();
+    if (!good) fail(fmt::format(": '{}' is not a list of non-negative integers", key));
+    return items.get<std::vector<uint64_t>>();
+  };
+  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string()) fail(" has no 'dtype'");
   const std::string dtype = value["dtype"].get<std::string>();
+  Entry e{nullptr, {}, {name, 0, 0}};
   for (const TypeRow& row : kTypes)
     if (dtype == row.name) e.type = &row;
-  if (!e.type) throw Error(at(name) + " has the unknown element type " + shown_name(dtype), path);
+  if (!e.type) fail(" has the unknown element type " + shown_name(dtype));
 
-  constexpr uint64_t kMax = uint64_t(std::numeric_limits<int64_t>::max());
-  uint64_t bits = e.type->bits;
-  for (uint64_t extent : unsigned_list(value, "shape", name, path)) {
-    if (extent > kMax || (extent != 0 && bits > kMax / extent))
-      throw Error(at(name) + ": its size overflows", path);
-    bits *= extent;
+  int64_t bits = e.type->bits;
+  for (const uint64_t extent : list("shape")) {
+    if (extent > uint64_t(INT64_MAX) || __builtin_mul_overflow(bits, int64_t(extent), &bits))
+      fail(": its size overflows");
     e.shape.push_back(int64_t(extent));
   }
-  const std::vector<uint64_t> offsets = unsigned_list(value, "data_offsets", name, path);
-  if (offsets.size() != 2) throw Error(at(name) + ": 'data_offsets' is not a pair", path);
-  e.begin = offsets[0], e.end = offsets[1];
-  if (e.begin > e.end)
-    throw Error(
-        at(name) + " begins at " + std::to_string(e.begin) + " after its end " + std::to_string(e.end), path);
-  if (bits % 8 != 0 || e.end - e.begin != bits / 8)
-    throw Error(at(name) + " has " + std::to_string(e.end - e.begin) + " bytes at offset " +
-                    std::to_string(e.begin) + ", but its shape and type ask for " + std::to_string(bits / 8),
-                path);
+  const std::vector<uint64_t> offsets = list("data_offsets");
+  if (offsets.size() != 2) fail(": 'data_offsets' is not a pair");
+  const uint64_t begin = offsets[0], end = offsets[1];
+  if (begin > end) fail(fmt::format(" begins at {} after its end {}", begin, end));
+  e.place = {name, begin, end - begin};
+  if (bits % 8 != 0 || e.place.bytes != uint64_t(bits / 8))
+    fail(fmt::format(" has {} bytes at offset {}, but its shape and type ask for {}", e.place.bytes, begin,
+                     bits / 8));
   return e;
-}
-
-// Sorted by offset, the tensors must cover the buffer exactly.
-void check_coverage(const std::vector<Entry>& entries, uint64_t header_end, uint64_t size,
-                    const std::string& path) {
-  const uint64_t buffer = size - header_end;
-  uint64_t expected = 0;
-  for (const Entry& e : entries) {
-    if (e.begin != expected)
-      throw Error(at(e.name) + " begins at offset " + std::to_string(e.begin) + " of the data, not at " +
-                      std::to_string(expected) + ": tensors " +
-                      (e.begin < expected ? "overlap" : "leave a hole"),
-                  path);
-    expected = e.end;
-  }
-  if (expected > buffer)
-    throw Error("truncated: " + at(entries.back().name) + " ends at offset " + std::to_string(expected) +
-                    " of the data; the file should have " + std::to_string(header_end) + " + " +
-                    std::to_string(expected) + " bytes but has " + std::to_string(size),
-                path, "the download was cut short: fetch it again");
-  if (expected < buffer)
-    throw Error(std::to_string(buffer - expected) + " bytes follow the last tensor, which ends at offset " +
-                    std::to_string(expected) + " of the data",
-                path, "the file is damaged");
 }
 
 }  // namespace
@@ -138,46 +99,52 @@ SafetensorsFile::SafetensorsFile(const uint8_t* data, size_t size, const std::st
 void SafetensorsFile::parse() {
   check_not_lfs_pointer(data_, size_, path_);
   if (size_ < 8)
-    throw Error("truncated: a safetensors file begins with 8 bytes of length, but this one has " +
-                    std::to_string(size_),
-                path_);
+    throw Error(
+        fmt::format("truncated: a safetensors file begins with 8 bytes of length, but this one has {}",
+                    size_),
+        path_);
   uint64_t length;
   std::memcpy(&length, data_, 8);
   constexpr uint64_t kMaxHeader = 100'000'000;
   if (length > kMaxHeader)
-    throw Error("not a safetensors file: its header would have " + std::to_string(length) + " bytes", path_,
-                "at most 100000000 are allowed");
+    throw Error(fmt::format("not a safetensors file: its header would have {} bytes", length), path_,
+                fmt::format("at most {} are allowed", kMaxHeader));
   if (length > size_ - 8)
-    throw Error("truncated: the header has " + std::to_string(length) + " bytes, but the file only " +
-                    std::to_string(size_),
-                path_, "the download was cut short: fetch it again");
+    throw Error(fmt::format("truncated: the header has {} bytes, but the file only {}", length, size_), path_,
+                "the download was cut short: fetch it again");
   const std::string_view header(reinterpret_cast<const char*>(data_ + 8), size_t(length));
   if (header.empty() || header[0] != '{')
     throw Error("not a safetensors file: the header is not JSON", path_);
   const json parsed = parse_json(header, path_ + " (header)");
   check_unique_names(header, path_);
 
-  std::vector<Entry> entries;
-  for (const auto& item : parsed.items())
-    if (item.key() != "__metadata__") entries.push_back(read_entry(item.key(), item.value(), path_));
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  check_coverage(entries, 8 + length, size_, path_);
-  for (const Entry& e : entries) {
+  std::vector<TensorPlace> places;
+  const uint64_t data_start = 8 + length;
+  for (const auto& [name, value] : parsed.items()) {
+    if (name == "__metadata__") continue;
+    const Entry e = read_entry(name, value, path_);
+    places.push_back(e.place);
     if (e.type->dtype)
-      tensors_[e.name] = {data_ + 8 + length + e.begin, *e.type->dtype, e.shape, e.name};
+      tensors_[name] = {data_ + data_start + e.place.begin, *e.type->dtype, e.shape, name};
     else
-      unreadable_[e.name] = e.type->name;
+      unreadable_[name] = e.type->name;
   }
+  std::sort(places.begin(), places.end(), [](const TensorPlace& a, const TensorPlace& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
+  check_places(places, 1, data_start, size_, path_);
+  const uint64_t end = data_start + (places.empty() ? 0 : places.back().begin + places.back().bytes);
+  if (end < size_)
+    throw Error(fmt::format("{} bytes follow the last tensor, which ends at byte {}", size_ - end, end),
+                path_, "the file is damaged");
 }
 
 const Tensor* SafetensorsFile::find(std::string_view name) const {
   if (auto it = tensors_.find(name); it != tensors_.end()) return &it->second;
   if (auto it = unreadable_.find(name); it != unreadable_.end())
-    throw Error(
-        "tensor " + shown_name(name) + " has the element type " + it->second + ", which is not supported",
-        path_);
+    throw Error(fmt::format("tensor {} has the element type {}, which is not supported", shown_name(name),
+                            it->second),
+                path_);
   return nullptr;
 }
 

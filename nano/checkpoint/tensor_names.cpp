@@ -1,6 +1,6 @@
 #include "checkpoint/tensor_names.h"
 
-#include <cmath>
+#include <fmt/format.h>
 
 #include "base/error.h"          // Error
 #include "checkpoint/foreign.h"  // shown_name
@@ -9,76 +9,63 @@ namespace nano {
 
 namespace {
 
-// Extents of a tensor in terms of the config.
+// Extents of a tensor in terms of the config; head = D, none = a vector has no columns.
 enum class Extent : uint8_t { none, hidden, ffn, queries, keys, head };
+using enum Extent;
 
-enum class Bias : uint8_t { never, qkv, o, mlp };
-enum class When : uint8_t { always, qk_norm, sandwich };
+using Switch = bool ModelConfig::*;
+constexpr Switch kAlways = nullptr, kNever = nullptr;
+constexpr Switch kQkvBias = &ModelConfig::qkv_bias, kMlpBias = &ModelConfig::mlp_bias;
+constexpr Switch kQkNorm = &ModelConfig::qk_norm, kSandwich = &ModelConfig::sandwich_norms;
 
 struct LayerRow {
   const char* name;
   const char* gguf;
   const char* hf;
-  const char* hf_sandwich;  // Gemma 3 calls the norms otherwise; nullptr = as hf
   Extent rows, columns;
-  Bias bias;
-  When when;
-  bool rotary;
+  Switch bias = kNever, when = kAlways;
+  bool rotary = false;
+  const char* hf_sandwich = nullptr;  // with sandwich norms Hugging Face calls it otherwise
 };
 
 constexpr LayerRow kLayer[] = {
-    // name, gguf, hf, hf_sandwich, rows, columns, bias, when, rotary
-    {"attn_norm", "attn_norm", "input_layernorm", nullptr, Extent::hidden, Extent::none, Bias::never,
-     When::always, false},
-    {"q", "attn_q", "self_attn.q_proj", nullptr, Extent::queries, Extent::hidden, Bias::qkv, When::always,
-     true},
-    {"k", "attn_k", "self_attn.k_proj", nullptr, Extent::keys, Extent::hidden, Bias::qkv, When::always, true},
-    {"v", "attn_v", "self_attn.v_proj", nullptr, Extent::keys, Extent::hidden, Bias::qkv, When::always,
-     false},
-    {"o", "attn_output", "self_attn.o_proj", nullptr, Extent::hidden, Extent::queries, Bias::o, When::always,
-     false},
-    {"q_norm", "attn_q_norm", "self_attn.q_norm", nullptr, Extent::head, Extent::none, Bias::never,
-     When::qk_norm, false},
-    {"k_norm", "attn_k_norm", "self_attn.k_norm", nullptr, Extent::head, Extent::none, Bias::never,
-     When::qk_norm, false},
-    {"post_attn_norm", "post_attention_norm", "post_attention_layernorm", nullptr, Extent::hidden,
-     Extent::none, Bias::never, When::sandwich, false},
-    {"ffn_norm", "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", Extent::hidden,
-     Extent::none, Bias::never, When::always, false},
-    {"gate", "ffn_gate", "mlp.gate_proj", nullptr, Extent::ffn, Extent::hidden, Bias::mlp, When::always,
-     false},
-    {"up", "ffn_up", "mlp.up_proj", nullptr, Extent::ffn, Extent::hidden, Bias::mlp, When::always, false},
-    {"down", "ffn_down", "mlp.down_proj", nullptr, Extent::hidden, Extent::ffn, Bias::mlp, When::always,
-     false},
-    {"post_ffn_norm", "post_ffw_norm", "post_feedforward_layernorm", nullptr, Extent::hidden, Extent::none,
-     Bias::never, When::sandwich, false},
+    {"attn_norm", "attn_norm", "input_layernorm", hidden, none},
+    {"q", "attn_q", "self_attn.q_proj", queries, hidden, kQkvBias, kAlways, /*rotary=*/true},
+    {"k", "attn_k", "self_attn.k_proj", keys, hidden, kQkvBias, kAlways, /*rotary=*/true},
+    {"v", "attn_v", "self_attn.v_proj", keys, hidden, kQkvBias},
+    {"o", "attn_output", "self_attn.o_proj", hidden, queries, &ModelConfig::o_bias},
+    {"q_norm", "attn_q_norm", "self_attn.q_norm", head, none, kNever, kQkNorm},
+    {"k_norm", "attn_k_norm", "self_attn.k_norm", head, none, kNever, kQkNorm},
+    {"post_attn_norm", "post_attention_norm", "post_attention_layernorm", hidden, none, kNever, kSandwich},
+    {"ffn_norm", "ffn_norm", "post_attention_layernorm", hidden, none, kNever, kAlways, false,
+     "pre_feedforward_layernorm"},
+    {"gate", "ffn_gate", "mlp.gate_proj", ffn, hidden, kMlpBias},
+    {"up", "ffn_up", "mlp.up_proj", ffn, hidden, kMlpBias},
+    {"down", "ffn_down", "mlp.down_proj", hidden, ffn, kMlpBias},
+    {"post_ffn_norm", "post_ffw_norm", "post_feedforward_layernorm", hidden, none, kNever, kSandwich},
+};
+
+constexpr SizeName kSizes[] = {
+    {&ModelConfig::L, "num_hidden_layers", "block_count", 10000},
+    {&ModelConfig::C, "hidden_size", "embedding_length", 1 << 24},
+    {&ModelConfig::F, "intermediate_size", "feed_forward_length", 1 << 26},
+    {&ModelConfig::H, "num_attention_heads", "attention.head_count", 1 << 20},
+    {&ModelConfig::KVH, "num_key_value_heads", "attention.head_count_kv", 1 << 20},
+    {&ModelConfig::D, "head_dim", "attention.key_length", 1 << 16},
+    {&ModelConfig::V, "vocab_size", "vocab_size", 1 << 30},
+    {&ModelConfig::max_position, "max_position_embeddings", "context_length", INT32_MAX},
 };
 
 int64_t extent(const ModelConfig& c, Extent e) {
   switch (e) {
-    case Extent::none: return 0;
-    case Extent::hidden: return c.C;
-    case Extent::ffn: return c.F;
-    case Extent::queries: return int64_t(c.H) * c.D;
-    case Extent::keys: return int64_t(c.KVH) * c.D;
-    case Extent::head: return c.D;
+    case none: return 0;
+    case hidden: return c.C;
+    case ffn: return c.F;
+    case queries: return int64_t(c.H) * c.D;
+    case keys: return int64_t(c.KVH) * c.D;
+    case head: return c.D;
   }
   return 0;
-}
-
-bool has_bias(const ModelConfig& c, Bias bias) {
-  switch (bias) {
-    case Bias::never: return false;
-    case Bias::qkv: return c.qkv_bias;
-    case Bias::o: return c.o_bias;
-    case Bias::mlp: return c.mlp_bias;
-  }
-  return false;
-}
-
-bool present(const ModelConfig& c, When when) {
-  return when == When::always || (when == When::qk_norm && c.qk_norm) ||
-         (when == When::sandwich && c.sandwich_norms);
 }
 
 }  // namespace
@@ -89,11 +76,11 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& c) {
   for (int32_t i = 0; i < c.L; ++i) {
     const std::string layer = std::to_string(i);
     for (const LayerRow& row : kLayer) {
-      if (!present(c, row.when)) continue;
+      if (row.when && !(c.*row.when)) continue;
       const char* hf = c.sandwich_norms && row.hf_sandwich ? row.hf_sandwich : row.hf;
       out.push_back({layer + "." + row.name, "blk." + layer + "." + row.gguf,
                      "model.layers." + layer + "." + hf, extent(c, row.rows), extent(c, row.columns),
-                     has_bias(c, row.bias), row.rotary});
+                     row.bias && c.*row.bias, row.rotary});
     }
   }
   out.push_back({"final_norm", "output_norm", "model.norm", c.C, 0, false, false});
@@ -101,32 +88,12 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& c) {
   return out;
 }
 
+std::span<const SizeName> size_names() { return kSizes; }
+
 void check_config(const ModelConfig& c, const std::string& where) {
-  const struct {
-    const char* what;
-    int64_t value, limit;
-  } fields[] = {{"number of layers", c.L, kMaxLayers},
-                {"hidden size", c.C, 1 << 24},
-                {"feed-forward size", c.F, 1 << 26},
-                {"number of heads", c.H, 1 << 20},
-                {"number of key/value heads", c.KVH, 1 << 20},
-                {"head dimension", c.D, 1 << 16},
-                {"vocabulary size", c.V, 1 << 30},
-                {"maximum position", c.max_position, INT32_MAX}};
-  for (const auto& f : fields)
-    if (f.value < 1 || f.value > f.limit)
-      throw Error(
-          std::string(f.what) + " is " + std::to_string(f.value) + ", outside 1 … " + std::to_string(f.limit),
-          where);
   if (c.H % c.KVH != 0)
-    throw Error(
-        std::to_string(c.H) + " heads are not a multiple of " + std::to_string(c.KVH) + " key/value heads",
-        where);
-  if (c.D % 2 != 0) throw Error("head dimension " + std::to_string(c.D) + " is odd: RoPE needs pairs", where);
-  if (!(c.norm_eps > 0)) throw Error("the epsilon of RMSNorm must be positive", where);
-  if (!(c.attention_scale > 0) || !std::isfinite(c.attention_scale)) throw Error("the attention scale must be positive", where);
-  for (const RopeConfig* r : {&c.rope, &c.rope_local})
-    if (!(r->theta > 0) || !(r->factor > 0)) throw Error("RoPE base and factor must be positive", where);
+    throw Error(fmt::format("{} heads are not a multiple of {} key/value heads", c.H, c.KVH), where);
+  if (c.D % 2 != 0) throw Error(fmt::format("head dimension {} is odd: RoPE needs pairs", c.D), where);
 }
 
 void check_architecture(const std::string& architecture, const std::string& where) {

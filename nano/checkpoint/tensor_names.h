@@ -1,8 +1,10 @@
-// Which tensors a model of a given config has, and what each is called: by nano, in GGUF, in Hugging Face files.
-// One table; the loaders walk the list it gives and never spell a name themselves.
+// Which sizes a model has and which tensors follow from them, and what each is called: by nano, in GGUF, in Hugging
+// Face files. Two tables; the loaders walk the lists they give and never spell these names themselves. Not here: any
+// other key of a config (hf_config.cpp, weights_gguf.cpp).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,12 +21,19 @@ struct ModelTensor {
   bool rotary = false;   // q or k: its rows may be stored in another order (GGUF llama)
 };
 
-constexpr int32_t kMaxLayers = 10000;  // what a hostile file may make us count
+// A size, in the order in which sizes are read: defaults of later ones are made of earlier ones.
+struct SizeName {
+  int32_t ModelConfig::*field;
+  const char* hf;
+  const char* gguf;  // behind the architecture: "llama.block_count"
+  int32_t most;      // what a hostile file may make us count
+};
+std::span<const SizeName> size_names();
 
 // REQUIRES: a config that passed check_config.
 std::vector<ModelTensor> model_tensors(const ModelConfig& config);
 
-// Error, naming the field, when sizes are out of range or do not fit together.
+// Error when sizes, each in its range, do not fit together.
 void check_config(const ModelConfig& config, const std::string& where);
 
 // Error that lists the architectures nano knows, unless this is one of them.

@@ -1,4 +1,5 @@
-// A checkpoint, opened: its ModelConfig and its matrices under one set of names, whatever the file called them.
+// A checkpoint, opened: its ModelConfig and its matrices under one set of names, whatever the file called them. Not
+// its tokenizer (text/tokenizer.h), and nothing packed for computing (a backend's pack()).
 // All quirks are settled here, once: RoPE row order (GGUF llama), 1 + w norms (Gemma in HF form), tied heads,
 // nested names, fused q/k/v. Nothing is copied that a view can show.
 //
@@ -26,7 +27,7 @@ class Weights {
   ModelConfig config;
   std::string format;                       // "GGUF", "safetensors", "dummy"
   std::string quantization;                 // "" = none, "gguf", later "gptq", "awq", …
-  std::vector<std::string> unused_tensors;  // in the file but not in the model: warned about by name
+  std::vector<std::string> unused_tensors;  // in the file but not in the model
 
   // The matrix of that name, bias included. REQUIRES: has(name). What the config asks for is there and has the right
   // shape: opening refuses everything else, in the file's own names.
@@ -51,8 +52,8 @@ std::unique_ptr<Weights> open_dummy(const std::string& path, uint64_t seed);
 
 // `path`: a .gguf file (told by its first bytes, not its name), a Hugging Face directory, or with `dummy` also a
 // config.json alone: seeded random weights. A tied config wins over an output matrix in the file (Hugging Face), which
-// is then listed as unused unless it equals the embedding. Error: unknown architecture lists the known ones; a quantised
-// Hugging Face checkpoint names its method.
+// is then listed as unused unless it equals the embedding. Error: unknown architecture lists the known ones; a
+// quantised Hugging Face checkpoint names its method.
 std::unique_ptr<Weights> open_weights(const std::string& path, bool dummy, uint64_t seed);
 // Only the config: for `info --config`.
 ModelConfig read_hf_config(const std::string& config_json_path);

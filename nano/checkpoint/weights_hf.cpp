@@ -7,7 +7,7 @@
 #include "base/error.h"               // Error
 #include "base/json.h"                // parse_json
 #include "base/mapped_file.h"         // read_file
-#include "checkpoint/foreign.h"       // shown_name, shape_text
+#include "checkpoint/foreign.h"       // check_shape, check_vocabulary, shown_name
 #include "checkpoint/safetensors.h"   // SafetensorsFile
 #include "checkpoint/tensor_names.h"  // model_tensors
 #include "checkpoint/weights.h"       // Weights
@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 // tensor name → shard file name, as model.safetensors.index.json says.
 std::map<std::string, std::string> read_index(const std::string& path) {
@@ -93,7 +95,7 @@ class HfWeights : public Weights {
     for (const auto& [from, to] : {std::pair<std::string, std::string>{"", ""},
                                    {"", "language_model."},
                                    {"model.", "model.language_model."}})
-      if (where_.count(to + std::string("model.embed_tokens.weight").substr(from.size()))) return {from, to};
+      if (where_.count(to + std::string(kEmbedding).substr(from.size()))) return {from, to};
     return {"", ""};  // the missing embedding will be named
   }
 
@@ -109,10 +111,10 @@ class HfWeights : public Weights {
       throw Error("tensor " + shown_name(name) + " is missing", directory_,
                   plain_name == "lm_head.weight" ? "config.json says that tie_word_embeddings is false" : "");
     const Tensor& t = *it->second->find(name);
-    if (t.shape != shape)
-      throw Error("tensor " + shown_name(name) + " has shape " + shape_text(t.shape) +
-                      ", but config.json asks for " + shape_text(shape),
-                  it->second->path());
+    if (plain_name == kEmbedding && t.shape.size() == 2)
+      check_vocabulary(config.V, "vocab_size", name, t.shape[0],
+                       (fs::path(directory_) / "config.json").string());
+    check_shape(name, t.shape, shape, "config.json asks", it->second->path());
     used_.insert(name);
     return t;
   }

@@ -8,6 +8,7 @@
 //  2. The reference count of a block is the number of live tables that hold it.
 //  3. A block with two owners is full and is never written: only full blocks are shared.
 //  4. A free block may still be known to the prefix cache: its content lives until the block is taken again.
+// It touches no K or V (model/kv_cache.h has the bytes) and never chooses whom to preempt (the scheduler does).
 #pragma once
 
 #include <cstdint>

@@ -254,7 +254,6 @@ void Scheduler::apply(Sequence& seq, const ScheduledSeq& planned, const SeqResul
         std::max(seq.num_prompt_logprobs, std::min(seq.num_computed_tokens, seq.num_prompt_tokens - 1));
   for (const SampledToken& token : result.sampled)
     if (token.id >= 0) seq.tokens.push_back(token.id);
-  seq.error = result.error;
   if (config_.kv_cache)
     blocks_.cache_computed(seq);
   else if (planned.samples)

@@ -17,6 +17,7 @@
 //  4. Static: the blocks for prompt + max_tokens of every member are reserved when the batch starts, so nothing
 //     is preempted; a finished member keeps slot and blocks and its last token is computed again in each step
 //     (discard), from the budget that the live ones leave. Blocks come back when the last member ends.
+// It computes nothing, samples nothing and owns no sequence: the engine does.
 #pragma once
 
 #include <cstdint>
@@ -60,15 +61,15 @@ class Scheduler {
   // Why this sequence can never run ("" = it can): an empty prompt, a prompt of max_model_len or more, or more
   // blocks than the pool has for min(max_model_len, prompt + max_tokens).
   std::string why_not(const Sequence& seq) const;
-  void add(
-      Sequence& seq);   // REQUIRES: why_not(seq) is empty, the id is new; fcfs: adds come in order of arrival
+  // REQUIRES: why_not(seq) is empty, the id is new; fcfs: adds come in order of arrival.
+  void add(Sequence& seq);
   StepPlan schedule();  // admits, preempts, allocates; an empty plan means nothing to do
   // Applies what a step computed: advances num_computed, appends sampled tokens, registers full blocks, finishes
   // the sequences that `result` marks (finish_reason). Skips discard rows and what was finished from outside since
   // schedule. REQUIRES: result.step == plan.step, result.seqs in the plan's order.
   void commit(const StepPlan& plan, const StepResult& result);
-  void finish(SeqId id,
-              FinishReason reason);  // from outside: abort, stop string; unknown or finished id: no-op
+  // From outside: abort, stop string. An unknown or finished id: no-op.
+  void finish(SeqId id, FinishReason reason);
 
   bool has_work() const;  // a sequence is waiting or running (static: a batch is not over yet)
   // Does the scheduler still point to this sequence? Only when not may its owner destroy it: a static batch keeps

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "core/sampling_params.h"  // SamplingParams
@@ -38,12 +37,9 @@ struct Sequence {
 
   SeqStatus status = SeqStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  int32_t stop_token = -1;          // the stop_token_ids entry that ended it; -1 = none or EOS
-  std::string error;                // with FinishReason::error
 
   int32_t num_tokens() const { return int32_t(tokens.size()); }
   int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
-  int32_t num_to_compute() const { return num_tokens() - num_computed_tokens; }
   bool finished() const { return status == SeqStatus::finished; }
 };
 

@@ -5,6 +5,7 @@
 //  2. Every listed sequence has at least one token.
 //  3. Every slot written (positions first_pos .. first_pos + tokens - 1) lies in a block of the sequence's table.
 //  4. A block with two owners is full and is never written.
+// No logic beyond that check: the scheduler writes plans, the engine results.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@
 // Events come in the order in which they happened, since the last step's line: [kind, sequence, block].
 // allocated, hit and shared put the block at the end of the sequence's table; freed takes the sequence's last block
 // away; cached makes it findable; evicted (sequence -1) makes it unfindable. Replaying them gives every table.
+// It does not read traces: app/trace_summary.cpp does.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ class TraceWriter {
   // Call it after commit, with the block events since the last call. Error: the disk is full.
   void step(const StepPlan& plan, const StepResult& result, const std::vector<BlockEvent>& events,
             double start_seconds);
-  void request(const char* event, SeqId id, int32_t prompt_tokens,
-               double seconds);  // "arrived", "finished" …
+  // "arrived", "stop", "length", …
+  void request(const char* event, SeqId id, int32_t prompt_tokens, double seconds);
   // Writes what is buffered. Error: it cannot be. After an error, and after this, calls write nothing: it has been
   // reported, and the requests that it interrupts still have to be taken down.
   void close();

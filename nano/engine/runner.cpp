@@ -18,7 +18,7 @@ int64_t Runner::batch_bytes(int32_t max_tokens, int32_t max_seqs, int32_t blocks
 Runner::Runner(Transformer& model, const KvCache& kv, Backend& backend, int32_t max_tokens, int32_t max_seqs,
                int32_t max_model_len)
     : model_(model), kv_(kv), backend_(backend) {
-  backend_.reserve(Transformer::limits(model.config, max_tokens, max_seqs, max_model_len));
+  backend_.reserve(Transformer::limits(model.config, max_tokens, max_model_len));
   model_.reserve(max_tokens);
   auto ints = [&](int64_t n) { return static_cast<int32_t*>(backend_.allocate(n * 4, Memory::scratch)); };
   batch_.max_blocks = blocks_for(max_model_len, kv.B);

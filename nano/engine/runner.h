@@ -1,5 +1,6 @@
 // The runner: a StepPlan becomes a Batch of rows, the batch goes through the model, logits come back.
-// It is the only place that knows both sides: ids, positions and slots here, tensors there.
+// It is the only place that knows both sides: ids, positions and slots here, tensors there. It decides nothing and
+// samples nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // What a decoder looks like: one struct for all families. The one decoder block in transformer.cpp is driven by
-// these fields and nothing else; every quirk of a file format is resolved before, in checkpoint/.
+// these fields and nothing else; every quirk of a file format is resolved before, in checkpoint/. Which ids begin and
+// end a text is not here but in the tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,6 @@ struct ModelConfig {
   int32_t H = 0, KVH = 0, D = 0;   // heads, kv heads, head dim
   int32_t V = 0;                   // rows of the embedding (may be padded past the tokenizer)
   int32_t max_position = 2048;     // as derived for max_model_len
-  bool max_position_scaled = false;  // max_position already includes rope factor
   float norm_eps = 1e-6f;
   float attention_scale = 0;       // 1/√D or gemma's query_pre_attn_scalar^-½
   float embedding_scale = 1;       // gemma: √C
@@ -43,8 +43,6 @@ struct ModelConfig {
   std::vector<bool> sliding;       // [L]: which layers use the window and rope_local
   RopeConfig rope, rope_local;
   DType dtype = DType::f32;        // of the checkpoint's dense weights
-  std::vector<int32_t> eos_ids;    // from config.json / generation_config.json or GGUF
-  int32_t bos_id = -1;
 };
 
 }  // namespace nano

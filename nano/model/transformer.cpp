@@ -61,10 +61,9 @@ const float* Transformer::upload_vector(const std::vector<float>& v) {
   return static_cast<const float*>(p);
 }
 
-Limits Transformer::limits(const ModelConfig& c, int32_t max_tokens, int32_t max_seqs, int32_t max_model_len) {
+Limits Transformer::limits(const ModelConfig& c, int32_t max_tokens, int32_t max_model_len) {
   Limits limits;
   limits.max_tokens = max_tokens;
-  limits.max_seqs = max_seqs;
   limits.max_model_len = max_model_len;
   limits.H = c.H, limits.KVH = c.KVH, limits.D = c.D;
   limits.max_K = std::max({int64_t(c.C), int64_t(c.F), int64_t(c.H) * c.D});

@@ -32,7 +32,7 @@ class Transformer {
   // Packs every matrix for the backend and lets go of the file's pages as it goes. progress(done, total) in bytes.
   Transformer(Weights& weights, Backend& backend, const std::function<void(int64_t, int64_t)>& progress = {});
 
-  static Limits limits(const ModelConfig& config, int32_t max_tokens, int32_t max_seqs, int32_t max_model_len);
+  static Limits limits(const ModelConfig& config, int32_t max_tokens, int32_t max_model_len);
   // Bytes of activations that reserve() allocates.
   static int64_t activation_bytes(const ModelConfig& config, int32_t max_tokens);
   void reserve(int32_t max_tokens);

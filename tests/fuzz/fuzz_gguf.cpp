@@ -7,6 +7,11 @@
 
 namespace {
 
+// Those of the corpus: a mutation changes their values more often than their names.
+constexpr const char* kKeys[] = {
+    "general.architecture", "llama.block_count", "general.alignment", "tokens", "f", "b", "scores",
+    "split.count"};
+
 template <class F>
 void tolerate(F f) {
   try {
@@ -22,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const nano::GgufFile file(data, size, "fuzz.gguf");
     uint64_t sum = 0;
     for (const nano::GgufTensor& t : file.tensors()) sum += t.data[0] + t.data[t.bytes - 1];
-    for (const std::string& key : file.keys()) {
+    for (const char* key : kKeys) {
       tolerate([&] { sum += uint64_t(file.get_int(key)); });
       tolerate([&] { sum += file.get_float(key) > 0; });
       tolerate([&] { sum += file.get_bool(key, false); });

@@ -1,4 +1,4 @@
-// Any text as config.json and as generation_config.json: an Error or a config whose tensors can be listed.
+// Any text as config.json: an Error or a config whose tensors can be listed.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -12,9 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const nlohmann::json config = nano::parse_json(text, "config.json");
-    nano::ModelConfig parsed = nano::parse_hf_config(config, "config.json");
+    const nano::ModelConfig parsed = nano::parse_hf_config(config, "config.json");
     if (parsed.L < 50) (void)nano::model_tensors(parsed);
-    nano::apply_generation_config(config, "generation_config.json", parsed);
   } catch (const nano::Error&) {
   }
   return 0;
