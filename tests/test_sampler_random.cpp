@@ -189,25 +189,20 @@ TEST_CASE("draw follows the probabilities, over positions and over seeds") {
 }
 
 TEST_CASE("the chi-square bound refuses draws with a fault") {
-  auto faulty = [](const std::function<double(double, RngKey, uint64_t)>& score) {
+  auto inverted = [](const std::function<double(double)>& weight) {
     return count_tokens(6, kDraws, [&](int i) {
-      int32_t best = 0;
-      double highest = -1;
-      for (int32_t id = 0; id < 6; ++id) {
-        const double s = kProbs[id] > 0 ? score(kProbs[id], {11, uint32_t(i)}, id) : -1;
-        if (s > highest) highest = s, best = id;
-      }
-      return best;
+      double sum = 0, passed = 0;
+      for (float p : kProbs) sum += weight(p);
+      const double target = random_uniform({11, uint32_t(i)}, 0) * sum;
+      int32_t id = 0;
+      while (id < 5 && (passed += weight(kProbs[size_t(id)])) <= target) ++id;
+      return id;
     });
   };
-  auto good = faulty([](double p, RngKey k, uint64_t id) { return p / random_exponential(k, id); });
-  auto uniform = faulty([](double p, RngKey k, uint64_t id) { return p / random_uniform(k, id); });
-  auto times = faulty([](double p, RngKey k, uint64_t id) { return p * random_exponential(k, id); });
-  auto one_noise = faulty([](double p, RngKey k, uint64_t) { return p / random_exponential(k, 0); });
-  CHECK(chi_square(good, kProbs, kDraws) <= kBound);
-  CHECK(chi_square(uniform, kProbs, kDraws) > kBound);
-  CHECK(chi_square(times, kProbs, kDraws) > kBound);
-  CHECK(chi_square(one_noise, kProbs, kDraws) > kBound);
+  CHECK(chi_square(inverted([](double p) { return p; }), kProbs, kDraws) <= kBound);
+  CHECK(chi_square(inverted([](double p) { return p * p; }), kProbs, kDraws) > kBound);
+  CHECK(chi_square(inverted([](double p) { return std::sqrt(p); }), kProbs, kDraws) > kBound);
+  CHECK(chi_square(inverted([](double p) { return p > 0 ? p + 0.02 : 0; }), kProbs, kDraws) > kBound);
 }
 
 TEST_CASE("sample follows the filtered probabilities") {

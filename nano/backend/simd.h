@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/mathfn.h"  // kRound and the scalar versions
+#include "base/mathfn.h"  // kRound and the scalar versions
 #include "base/dtype.h"      // f16_to_f32, …
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)

@@ -1,6 +1,5 @@
 #include "base/rng.h"
 
-#include <cmath>
 
 namespace nano {
 
@@ -25,6 +24,5 @@ double random_uniform(RngKey key, uint64_t draw) {
   return (double(random_bits(key, draw) >> 12) + 0.5) * 0x1p-52;
 }
 
-double random_exponential(RngKey key, uint64_t draw) { return -std::log(random_uniform(key, draw)); }
 
 }  // namespace nano

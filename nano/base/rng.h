@@ -21,7 +21,5 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 uint64_t random_bits(RngKey key, uint64_t draw);
 // Uniform in (0, 1): never 0, so that log(u) is finite; never 1.
 double random_uniform(RngKey key, uint64_t draw);
-// Exponential with mean 1: -log(u), always above 0.
-double random_exponential(RngKey key, uint64_t draw);
 
 }  // namespace nano

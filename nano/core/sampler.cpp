@@ -5,10 +5,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
-#include "base/error.h"  // NANO_CHECK
+#include "base/error.h"   // NANO_CHECK
+#include "base/mathfn.h"  // exp_approx
 
 namespace nano {
 
@@ -17,6 +19,23 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 bool has_logit(int32_t id, std::span<const float> logits) { return id >= 0 && id < int64_t(logits.size()); }
+
+// use(i mod kLanes, logits[i]) for all i.
+constexpr size_t kLanes = 16;
+template <class Use>
+void for_lanes(std::span<const float> x, Use use) {
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes)
+    for (size_t l = 0; l < kLanes; ++l) use(l, x[i + l]);
+  for (; i < x.size(); ++i) use(i % kLanes, x[i]);
+}
+
+// Σ x in an order that depends on nothing; what is not above 0 does not count.
+double sum_of(std::span<const float> x) {
+  double lane[kLanes] = {};
+  for_lanes(x, [&](size_t l, float v) { lane[l] += v > 0 ? v : 0; });
+  return std::accumulate(lane, lane + kLanes, 0.0);
+}
 
 // Why argmax found nothing.
 std::string what_is_wrong(std::span<const float> logits) {
@@ -63,15 +82,17 @@ double keep_nucleus(std::vector<float>& weights, double sum, double top_p) {
 }  // namespace
 
 int32_t argmax(std::span<const float> logits) {
-  int32_t best = -1;
-  float largest = kMasked;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] <= largest) continue;  // NaN is not ≤ anything, so it is caught in the next line
-    if (!(logits[i] <= FLT_MAX)) return -1;
-    largest = logits[i];
-    best = int32_t(i);
-  }
-  return best;
+  // In lanes, so that the compiler makes vectors of it; then the first place of the maximum.
+  float lane[kLanes];
+  std::fill_n(lane, kLanes, kMasked);
+  bool finite = true;
+  for_lanes(logits, [&](size_t l, float x) {
+    lane[l] = x > lane[l] ? x : lane[l];
+    finite &= x <= FLT_MAX;  // false for NaN
+  });
+  const float largest = *std::max_element(lane, lane + kLanes);
+  if (!finite || largest == kMasked) return -1;
+  return int32_t(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
 void apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
@@ -125,29 +146,28 @@ void filtered_probs(std::span<const float> logits, const SamplingParams& params,
   // min_p and top_k are both thresholds on the logit, so they can be applied together.
   const bool has_top_k = params.top_k > 0 && params.top_k < int64_t(logits.size());
   const float lowest = has_top_k ? kth_largest(logits, params.top_k) : kMasked;
-  double sum = 0;
+  const float most = logits[best], inverse = 1.0f / params.temperature;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] < lowest) continue;
-    const float weight = std::exp((logits[i] - logits[best]) / params.temperature);
-    if (weight < params.min_p) continue;
-    probs[i] = weight;
-    sum += weight;
+    const float weight = exp_approx((logits[i] - most) * inverse);
+    probs[i] = logits[i] >= lowest && weight >= params.min_p ? weight : 0.0f;
   }
+  double sum = sum_of(probs);
   if (params.top_p < 1.0f) sum = keep_nucleus(probs, sum, params.top_p);
-  for (float& p : probs) p = float(p / sum);
+  const auto scale = float(1.0 / sum);
+  for (float& p : probs) p *= scale;
 }
 
 int32_t draw(std::span<const float> probs, RngKey key) {
-  int32_t winner = -1;
-  double highest = 0;
+  const double target = random_uniform(key, 0) * sum_of(probs);
+  double passed = 0;
+  int32_t last = -1;  // the sums' rounding may leave the target behind all tokens
   for (size_t i = 0; i < probs.size(); ++i) {
     if (!(probs[i] > 0)) continue;
-    const double score = probs[i] / random_exponential(key, i);
-    if (score <= highest) continue;
-    highest = score;
-    winner = int32_t(i);
+    last = int32_t(i);
+    passed += probs[i];
+    if (passed > target) break;
   }
-  return winner;
+  return last;
 }
 
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int32_t id, int32_t k) {

@@ -2,8 +2,8 @@
 //
 // The order is vLLM V1's: raw log-probabilities, allowed_token_ids, min_tokens mask, logit_bias, repetition,
 // frequency and presence penalties, greedy rows: argmax; the others: temperature, min_p, top_k, top_p, draw.
-// A draw is argmax(p / e) with e ~ Exp(1) per token from the counter-based generator: the same law as a
-// multinomial draw, and independent of the order in which rows or tokens are visited.
+// A draw inverts the distribution function: the first token at which Σp passes u·Σ, with one uniform u from the
+// counter-based generator. (vLLM takes argmax(p / e) with e ~ Exp(1) per token: the same law, V random numbers.)
 //
 // Rules where others leave a choice:
 //  1. A row that holds NaN or +infinity, or nothing above -infinity, gives no token: id -1 and a reason. So does
@@ -48,8 +48,8 @@ void apply_penalties(std::span<float> logits, const SamplingParams& params, cons
 void filtered_probs(std::span<const float> logits, const SamplingParams& params, std::vector<float>& probs);
 // The largest logit; -1 for a row of rule 1.
 int32_t argmax(std::span<const float> logits);
-// A token in proportion to `probs` (they need not sum to 1), -1 if none is above 0. Token i uses draw number i of
-// the key: whoever needs other random numbers at this position takes draw numbers from 2^32 on.
+// A token in proportion to `probs` (they need not sum to 1), -1 if none is above 0. It uses draw number 0 of the key:
+// whoever needs other random numbers at this position takes others.
 int32_t draw(std::span<const float> probs, RngKey key);
 // log p of `id` first, then of the k most likely (k = -1: all) without repeating `id`, from raw logits: k or k + 1
 // entries. rank: 1 = most likely, ties ranked by id. Empty for a row of rule 1. REQUIRES 0 ≤ id < V.
