@@ -146,10 +146,12 @@ void filtered_probs(std::span<const float> logits, const SamplingParams& params,
   // min_p and top_k are both thresholds on the logit, so they can be applied together.
   const bool has_top_k = params.top_k > 0 && params.top_k < int64_t(logits.size());
   const float lowest = has_top_k ? kth_largest(logits, params.top_k) : kMasked;
-  const float most = logits[best], inverse = 1.0f / params.temperature;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float weight = exp_approx((logits[i] - most) * inverse);
-    probs[i] = logits[i] >= lowest && weight >= params.min_p ? weight : 0.0f;
+  const float most = logits[best], inverse = 1.0f / params.temperature, min_p = params.min_p;
+  const float* in = logits.data();
+  float* out = probs.data();
+  for (size_t i = 0, n = logits.size(); i < n; ++i) {
+    const float weight = exp_approx((in[i] - most) * inverse);
+    out[i] = (in[i] >= lowest) & (weight >= min_p) ? weight : 0.0f;  // & not &&: no branch, so vectors
   }
   double sum = sum_of(probs);
   if (params.top_p < 1.0f) sum = keep_nucleus(probs, sum, params.top_p);
