@@ -8,10 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "backend/cpu_linear.h"  // PackedPart, QuantizedRows, InputForm
-#include "backend/cpu_tile.h"  // unpack_quad, unit_scale
+#include "backend/cpu_tile.h"    // unpack_quad, unit_scale
 
 namespace nano {
 
@@ -124,21 +125,25 @@ struct Rounding {
       : scale(largest / 127.0f), inverse(largest > 1e-30f ? 127.0f / largest : 0.0f) {}
   // q and its sum over the two halves of one tile of x.
   void tile(int8_t* q, const float* x, int32_t sum[2]) const {
-    for (int i = 0; i < kTile; i += kLanes) store_i8(q + i, round_to_i(load(x + i) * set(inverse)));
-    add_up(q, sum);
-  }
-  static void add_up(const int8_t* q, int32_t sum[2]) {
-    sum[0] = sum[1] = 0;
-    for (int i = 0; i < 16; ++i) sum[0] += q[i], sum[1] += q[16 + i];
+    for (int half = 0; half < 2; ++half) {
+      I all = set_i(0);
+      for (int i = half * 16; i < half * 16 + 16; i += kLanes) {
+        const I codes = round_to_i(load(x + i) * set(inverse));
+        store_i8(q + i, codes);
+        all = all + codes;
+      }
+      sum[half] = add_lanes(all);
+    }
   }
 };
 
 // int8_static: clamp(round(x / s) + z). Returns s, or NaN where the tile has one.
-float static_tile(int8_t* q, const float* x, int64_t n, const InputForm& form) {
+float static_tile(int8_t* q, const float* x, int64_t n, const InputForm& form, int32_t sum[2]) {
   const float zero = float(form.zero), largest = largest_of(x, n);
   std::fill_n(q, kTile, int8_t(0));  // beyond K: no product and no sum
   for (int64_t i = 0; i < n; ++i)
     q[i] = int8_t(std::min(std::max(std::nearbyint(x[i] / form.scale) + zero, -128.0f), 127.0f));
+  for (int half = 0; half < 2; ++half) sum[half] = std::accumulate(q + half * 16, q + half * 16 + 16, 0);
   return std::isnan(largest) ? largest : form.scale;
 }
 
@@ -162,8 +167,7 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
         int8_t* q = out.q + at * kTile;
         int32_t sum[2];
         if (form.scheme == ActivationScheme::int8_static) {
-          rounding.scale = static_tile(q, from, n, form);
-          Rounding::add_up(q, sum);
+          rounding.scale = static_tile(q, from, n, form, sum);
         } else {
           if (!per_token) rounding = Rounding(largest_of(from, kTile));
           rounding.tile(q, from, sum);

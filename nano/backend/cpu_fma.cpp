@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "backend/cpu_linear.h"  // PackedPart, PanelRef
-#include "backend/cpu_tile.h"  // unpack_quad, unit_scale
+#include "backend/cpu_tile.h"    // unpack_quad, unit_scale
 
 namespace nano {
 
@@ -114,7 +114,7 @@ void fma_block(float* const* acc, const float* weights, const float* x, int64_t 
   for (int64_t k = 0; k < n; ++k) {
     F w[kPanelsAtOnce];
     NANO_UNROLL
-    for (int p = 0; p < kPanelsAtOnce; ++p) w[p] = load(weights + (p * kChunkK + k) * kLanes);
+    for (int p = 0; p < kPanelsAtOnce; ++p) w[p] = in_register(load(weights + (p * kChunkK + k) * kLanes));
     NANO_UNROLL
     for (int r = 0; r < ROWS; ++r) {
       F xv = set(x[r * K + k]);

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "base/mathfn.h"  // kRound and the scalar versions
-#include "base/dtype.h"      // f16_to_f32, …
+#include "base/dtype.h"   // f16_to_f32, …
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #define NANO_SIMD "backend/simd_avx512.h"
@@ -64,6 +64,14 @@ inline I load_i(const void* p) { return load_as<I>(p); }
 inline void store(float* p, F a) { std::memcpy(p, &a, sizeof a); }
 inline int32_t load_dword(const void* p) { return load_as<int32_t>(p); }
 
+// Compilers like to load a value again at each use, as an operand of the instruction; loads are what such loops lack.
+inline F in_register(F a) {
+#if defined(__x86_64__)
+  asm("" : "+v"(a.v));
+#endif
+  return a;
+}
+
 inline F operator+(F a, F b) { return {a.v + b.v}; }
 inline F operator-(F a, F b) { return {a.v - b.v}; }
 inline F operator*(F a, F b) { return {a.v * b.v}; }
@@ -91,20 +99,15 @@ inline void store_i8(int8_t* p, I a) {  // −128 … 127
   std::memcpy(p, &bytes, sizeof bytes);
 }
 
-inline int32_t max_lane(I a) {
-  int32_t most = a.v[0];
-  for (int i = 1; i < kLanes; ++i) most = a.v[i] > most ? a.v[i] : most;
-  return most;
-}
-
 }  // namespace
 }  // namespace nano
 
-// fma, min, max, load_f16, store_f16, dot, sum_lanes:
+// fma, min, max, load_f16, store_f16, dot, sum_lanes, max_lane, add_lanes:
 //   dot<WIDE>(acc, w, x)  acc + Σ of four products: a lane of w holds four codes (0 … 255 if WIDE, else 0 … 127), x
 //                         four int8 for all lanes. Wide codes count as code − kDotBias.
 //   sum_lanes(v)          lane i is the sum over the lanes of v[i], in a tree that is the same for all i
 //   min, max              b if either is NaN
+//   max_lane, add_lanes   the largest lane, the sum of all lanes
 #include NANO_SIMD
 
 namespace nano {

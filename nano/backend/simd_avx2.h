@@ -24,6 +24,20 @@ inline void store_f16(void* p, F a) {
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+// The halves, then lanes two apart, then neighbours.
+template <class Combine>
+inline int32_t fold(__m256i a, Combine combine) {
+  __m128i x = combine(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  x = combine(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(combine(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+inline int32_t max_lane(I a) {
+  return fold(__m256i(a.v), [](__m128i x, __m128i y) { return _mm_max_epi32(x, y); });
+}
+inline int32_t add_lanes(I a) {
+  return fold(__m256i(a.v), [](__m128i x, __m128i y) { return _mm_add_epi32(x, y); });
+}
+
 constexpr int kDotBias = 0;
 #if defined(__AVXVNNI__)
 template <bool WIDE>

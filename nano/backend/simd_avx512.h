@@ -22,6 +22,19 @@ inline void store_f16(void* p, F a) {
                       _mm512_maskz_cvtps_ph(0xffff, a.v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+// The vector with its halves swapped, its quarters, lanes two apart, neighbours: then every lane has all.
+template <class Combine>
+inline int32_t fold(I a, Combine combine) {
+  a = combine(a, I{Ints(_mm512_maskz_shuffle_i64x2(0xff, __m512i(a.v), __m512i(a.v), 0x4e))});
+  a = combine(a, I{Ints(_mm512_maskz_shuffle_i64x2(0xff, __m512i(a.v), __m512i(a.v), 0xb1))});
+  a = combine(a, I{Ints(_mm512_maskz_shuffle_epi32(0xffff, __m512i(a.v), _MM_PERM_BADC))});
+  return combine(a, I{Ints(_mm512_maskz_shuffle_epi32(0xffff, __m512i(a.v), _MM_PERM_CDAB))}).v[0];
+}
+inline int32_t max_lane(I a) { return fold(a, max_i); }
+inline int32_t add_lanes(I a) {
+  return fold(a, [](I x, I y) { return x + y; });
+}
+
 constexpr int kDotBias = 0;
 template <bool WIDE>
 inline I dot(I acc, I w, int32_t x) {

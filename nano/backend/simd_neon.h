@@ -23,6 +23,9 @@ inline void store_f16(void* p, F a) {
   std::memcpy(p, &h, 8);
 }
 
+inline int32_t max_lane(I a) { return vmaxvq_s32(a.v); }
+inline int32_t add_lanes(I a) { return vaddvq_s32(a.v); }
+
 // The dot is signed by signed: wide codes go in as code − 128.
 constexpr int kDotBias = 128;
 template <bool WIDE>

@@ -23,6 +23,15 @@ inline void store_f16(void* p, F a) {
   for (int i = 0; i < kLanes; ++i) store_f32(p, DType::f16, i, a.v[i]);
 }
 
+inline int32_t max_lane(I a) {
+  for (int i = 1; i < kLanes; ++i) a.v[0] = a.v[i] > a.v[0] ? a.v[i] : a.v[0];
+  return a.v[0];
+}
+inline int32_t add_lanes(I a) {
+  for (int i = 1; i < kLanes; ++i) a.v[0] += a.v[i];
+  return a.v[0];
+}
+
 constexpr int kDotBias = 0;
 template <bool WIDE>
 inline I dot(I acc, I w, int32_t x) {
