@@ -6,6 +6,7 @@
 
 #include "app/cli.h"          // ArgParser
 #include "app/output_json.h"  // json_text
+#include "app/roofline.h"     // the ceilings, count_macs, profile_json
 #include "app/start.h"        // start_llm
 #include "app/stats.h"        // mean, percentile
 #include "base/error.h"       // Error
@@ -24,7 +25,7 @@ struct BenchOptions {
   int64_t num_prompts = 1000;
   double random_range_ratio = 0;
   std::string output_json;
-  bool json = false;
+  bool json = false, profile = false;
 };
 
 constexpr int64_t kMost = 1'000'000;  // of anything
@@ -38,6 +39,12 @@ void add_common_flags(ArgParser& parser, BenchOptions& o) {
   parser.add("n", o.n, "answers a prompt", 1, kMost);
   parser.add("output-json", o.output_json, "a file for the results");
   parser.add("json", o.json, "the results as JSON on stdout");
+  parser.add("profile", o.profile, "with the time of each op, and the bytes that it must read");
+}
+
+Observe observer(const BenchOptions& o, Profile& profile) {
+  if (!o.profile) return {};
+  return [&profile](std::unique_ptr<Backend> backend) { return profiled(std::move(backend), profile); };
 }
 
 // Before the work, not after it; appending nothing leaves what is there.
@@ -74,6 +81,7 @@ void fail_on_error(const std::vector<RequestOutput>& results) {
 
 void finish(const BenchOptions& o, const Json& result, const std::string& text) {
   fmt::print("{}", o.json ? json_text(result) + "\n" : filled(text, result));
+  if (o.profile && !o.json) fmt::print("{}", profile_text(result["profile"]));
   if (o.output_json.empty()) return;
   std::ofstream out(o.output_json);
   out << json_text(result, 4) << "\n";
@@ -126,9 +134,32 @@ std::string latency_text(const Json& result) {
   for (const auto& [p, seconds] : result["percentiles"].items())
     text += fmt::format("{0}% percentile latency: {{percentiles_{0}}} seconds\n", p);
   text += "Prefill: {prefill_tokens_per_second:.1f} tokens/s\n";
-  if (!result["decode_tokens_per_second"].is_null())
-    text += "Decode: {decode_tokens_per_second:.1f} tokens/s, {achieved_gb_per_second:.2f} GB/s read\n";
-  return text;
+  if (result["decode_tokens_per_second"].is_null()) return text;
+  text +=
+      "Decode: {decode_tokens_per_second:.1f} tokens/s, {achieved_gb_per_second:.2f} GB/s read: "
+      "{bandwidth_share:.2f} of the {read_gb_per_second:.2f} GB/s\n"
+      "that these threads read from memory, measured before the run";
+  return text + (result["bandwidth_share"] > 1.0 ? " (above 1: the cache helps)\n" : "\n");
+}
+
+// The ceiling of decoding: a token reads the weights, so the threads cannot be faster than memory.
+void add_bandwidth(Json& result, double read) {
+  const Json& achieved = result["achieved_gb_per_second"];
+  const Json share = achieved.is_null() ? Json() : Json(achieved.get<double>() / read);
+  result["read_gb_per_second"] = read;
+  result["bandwidth_share"] = share;
+}
+
+// The ceiling of large batches: the multiply-adds of the matrices (attention's own are not counted). The last token of
+// an answer is sampled and goes no further.
+void add_arithmetic(Json& result, const BenchOptions& o, const Totals& t, const Macs& macs, double peak) {
+  const int64_t rows = t.prompt - t.cached + t.generated - o.num_prompts * o.n;
+  const double gmacs = (double(rows) * double(macs.layers) + double(t.generated) * double(macs.head)) / 1e9;
+  const double rate = gmacs / (t.end - t.begin);
+  result["gmac_per_second"] = rate;
+  result["kernel"] = macs.int8 ? "int8" : "float32";
+  result["kernel_gmac_per_second"] = peak;
+  result["kernel_share"] = rate / peak;
 }
 
 }  // namespace
@@ -144,7 +175,9 @@ int bench_latency_command(const Args& args) {
   if (!parser.parse(args)) return 0;
   check_output(o);
 
-  const std::unique_ptr<LLM> llm = start_llm(o.engine);
+  Profile profile;
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
+  const double read = read_gb_per_second(o.engine);
   Interrupt interrupt;
   std::vector<Prompt> prompts;
   for (int64_t i = 0; i < o.batch_size; ++i)
@@ -155,13 +188,17 @@ int bench_latency_command(const Args& args) {
     ProgressBar bar("latency");
     const int64_t total = o.num_iters_warmup + o.num_iters;
     for (int64_t i = 0; i < total; ++i) {
+      if (i == o.num_iters_warmup) profile.clear();
       const Totals one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt);
       if (i >= o.num_iters_warmup) iterations.push_back(one);
       bar.show(i + 1, total);
     }
   }
+  const Json ops = profile_json(profile);
   close_trace(*llm);
-  const Json result = latency_json(*llm, o, iterations);
+  Json result = latency_json(*llm, o, iterations);
+  add_bandwidth(result, read);
+  if (o.profile) result["profile"] = ops;
   finish(o, result, latency_text(result));
   return 0;
 }
@@ -179,7 +216,10 @@ int bench_throughput_command(const Args& args) {
     parser.refuse("--random-range-ratio must be in [0, 1)");
   check_output(o);
 
-  const std::unique_ptr<LLM> llm = start_llm(o.engine);
+  Profile profile;
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
+  const Macs macs = count_macs(llm->loaded());
+  const double peak = kernel_gmac_per_second(o.engine, macs.int8);
   Interrupt interrupt;
   const auto seed = uint64_t(o.engine.seed);
   std::vector<Prompt> prompts;
@@ -191,6 +231,7 @@ int bench_throughput_command(const Args& args) {
     params.push_back(exactly(out, o.n));
   }
   std::vector<RequestOutput> results;
+  profile.clear();
   {
     ProgressBar bar("throughput");
     int64_t done = 0;
@@ -198,23 +239,29 @@ int bench_throughput_command(const Args& args) {
         prompts, params, [&](const RequestOutput& out) { bar.show(done += out.finished, o.num_prompts); },
         [&] { return interrupt.end_if_taken(), false; });
   }
+  const Json ops = profile_json(profile);
   close_trace(*llm);
   fail_on_error(results);
   const Totals t = add_up(results);
   const double elapsed = t.end - t.begin;
-  const Json result = {{"elapsed_time", elapsed},
-                       {"num_requests", o.num_prompts},
-                       {"total_num_tokens", t.prompt + t.generated},
-                       {"total_num_prompt_tokens", t.prompt},
-                       {"total_num_output_tokens", t.generated},
-                       {"requests_per_second", double(o.num_prompts) / elapsed},
-                       {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
-                       {"output_tokens_per_second", double(t.generated) / elapsed}};
+  Json result = {{"elapsed_time", elapsed},
+                 {"num_requests", o.num_prompts},
+                 {"total_num_tokens", t.prompt + t.generated},
+                 {"total_num_prompt_tokens", t.prompt},
+                 {"total_num_output_tokens", t.generated},
+                 {"requests_per_second", double(o.num_prompts) / elapsed},
+                 {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
+                 {"output_tokens_per_second", double(t.generated) / elapsed}};
+  add_arithmetic(result, o, t, macs, peak);
+  if (o.profile) result["profile"] = ops;
   finish(o, result,
          "Throughput: {requests_per_second:.2f} requests/s, {tokens_per_second:.2f} total tokens/s, "
          "{output_tokens_per_second:.2f} output tokens/s\n"
          "Total num prompt tokens:  {total_num_prompt_tokens}\n"
-         "Total num output tokens:  {total_num_output_tokens}\n");
+         "Total num output tokens:  {total_num_output_tokens}\n"
+         "Arithmetic: {gmac_per_second:.1f} GMAC/s in the matrices: {kernel_share:.2f} of the "
+         "{kernel_gmac_per_second:.1f} GMAC/s\n"
+         "that the {kernel} kernel does on a matrix in the L2 cache, measured before the run\n");
   return 0;
 }
 

@@ -207,7 +207,7 @@ std::vector<int32_t> parse_id_list(const std::string& text, const std::string& w
   for (size_t begin = 0; begin <= text.size();) {
     const size_t comma = std::min(text.find(',', begin), text.size());
     const int64_t id = parse_human_int(text.substr(begin, comma - begin), where);
-    if (id < 0 || id > INT32_MAX) throw Error(fmt::format("token id {} is out of range", id), where);
+    if (id < 0 || id > INT32_MAX) throw Error(fmt::format("{} is out of range", id), where);
     ids.push_back(int32_t(id));
     begin = comma + 1;
   }

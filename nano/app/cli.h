@@ -68,7 +68,7 @@ class ArgParser {
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
 
 double parse_real(const std::string& text, const std::string& where);
-std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);  // "1,2,3"
+std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);  // "1,2,3": none below 0
 
 // The commands of build/nano, one source file each (app/run.cpp …; bench.cpp has two). They get what stands after the
 // command's name, and return the exit code; bad usage and what cannot start is an Error.
@@ -79,6 +79,7 @@ int tokenize_command(const Args& args);
 int ppl_command(const Args& args);
 int bench_latency_command(const Args& args);
 int bench_throughput_command(const Args& args);
+int bench_gemm_command(const Args& args);
 int trace_summary_command(const Args& args);
 
 }  // namespace nano

@@ -113,7 +113,8 @@ std::string find_model(const std::string& name) {
 }
 
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,
-                                          const std::vector<int32_t>& stop_ids, const Progress& progress) {
+                                          const std::vector<int32_t>& stop_ids, const Progress& progress,
+                                          const Observe& observe) {
   auto loaded = std::make_unique<LoadedEngine>();
   LoadedEngine& e = *loaded;
   e.options = options;
@@ -121,6 +122,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   const std::string path = find_model(options.model);
 
   e.backend = make_backend(options);
+  if (observe) e.backend = observe(std::move(e.backend));
   if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
     const ModelConfig config = read_hf_config(fs::is_directory(path) ? path + "/config.json" : path);
     resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
