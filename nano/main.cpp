@@ -33,6 +33,7 @@ const Command kCommands[] = {
     {"ppl", "perplexity of a text", ppl_command},
     {"bench latency", "how long a batch of prompts takes", bench_latency_command},
     {"bench throughput", "how many tokens a second", bench_throughput_command},
+    {"bench serve", "latency and throughput under a load of requests", bench_serve_command},
     {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 
