@@ -3,7 +3,6 @@
 #include <fstream>
 
 #include <nlohmann/json.hpp>
-
 #include "app/serve_load.h"     // make_load
 #include "app/serve_metrics.h"  // times_of, report_requests, StepStats
 #include "base/error.h"         // Error
