@@ -34,6 +34,7 @@ const Command kCommands[] = {
     {"bench latency", "how long a batch of prompts takes", bench_latency_command},
     {"bench throughput", "how many tokens a second", bench_throughput_command},
     {"bench gemm", "a linear alone: formats and rows, GB/s and GMAC/s", bench_gemm_command},
+    {"bench serve", "latency and throughput under a load of requests", bench_serve_command},
     {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 

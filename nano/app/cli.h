@@ -80,6 +80,7 @@ int ppl_command(const Args& args);
 int bench_latency_command(const Args& args);
 int bench_throughput_command(const Args& args);
 int bench_gemm_command(const Args& args);
+int bench_serve_command(const Args& args);
 int trace_summary_command(const Args& args);
 
 }  // namespace nano
