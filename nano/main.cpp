@@ -33,6 +33,8 @@ const Command kCommands[] = {
     {"ppl", "perplexity of a text", ppl_command},
     {"bench latency", "how long a batch of prompts takes", bench_latency_command},
     {"bench throughput", "how many tokens a second", bench_throughput_command},
+    {"bench compare", "a benchmark with one flag varied: what it is worth", bench_compare_command},
+    {"bench ladder", "flags added one by one: the share of each", bench_ladder_command},
     {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 
