@@ -88,12 +88,28 @@ void finish(const BenchOptions& o, const Json& result, const std::string& text) 
   if (!out.flush()) throw Error("cannot be written", o.output_json);
 }
 
+// FNV-1a over all output ids and the lengths of the answers: two runs that gave the same tokens have the same. Goes on
+// from `hash`.
+constexpr uint64_t kNoIds = 0xcbf29ce484222325;
+uint64_t hash_ids(const std::vector<RequestOutput>& results, uint64_t hash = kNoIds) {
+  auto add = [&hash](uint64_t value) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> 8 * i & 0xff)) * 0x100000001b3;
+  };
+  for (const RequestOutput& result : results)
+    for (const CompletionOutput& answer : result.outputs) {
+      add(answer.token_ids.size());
+      for (const int32_t id : answer.token_ids) add(uint64_t(id));
+    }
+  return hash;
+}
+
 // One iteration of `latency`: the batch from arrival to the last token.
 Totals iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
-               Interrupt& interrupt) {
+               Interrupt& interrupt, uint64_t& ids_hash) {
   const std::vector<RequestOutput> results =
       llm.generate(prompts, {params}, {}, [&] { return interrupt.end_if_taken(), false; });
   fail_on_error(results);
+  ids_hash = hash_ids(results, ids_hash);
   return add_up(results);
 }
 
@@ -184,12 +200,13 @@ int bench_latency_command(const Args& args) {
     prompts.push_back(
         {"", random_ids(o.input_len, llm->tokenizer().vocab_size(), uint64_t(o.engine.seed), uint32_t(i))});
   std::vector<Totals> iterations;
+  uint64_t ids_hash = kNoIds;
   {
     ProgressBar bar("latency");
     const int64_t total = o.num_iters_warmup + o.num_iters;
     for (int64_t i = 0; i < total; ++i) {
       if (i == o.num_iters_warmup) profile.clear();
-      const Totals one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt);
+      const Totals one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids_hash);
       if (i >= o.num_iters_warmup) iterations.push_back(one);
       bar.show(i + 1, total);
     }
@@ -199,6 +216,7 @@ int bench_latency_command(const Args& args) {
   Json result = latency_json(*llm, o, iterations);
   add_bandwidth(result, read);
   if (o.profile) result["profile"] = ops;
+  result["output_ids_digest"] = fmt::format("{:016x}", ids_hash);
   finish(o, result, latency_text(result));
   return 0;
 }
@@ -251,7 +269,8 @@ int bench_throughput_command(const Args& args) {
                  {"total_num_output_tokens", t.generated},
                  {"requests_per_second", double(o.num_prompts) / elapsed},
                  {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
-                 {"output_tokens_per_second", double(t.generated) / elapsed}};
+                 {"output_tokens_per_second", double(t.generated) / elapsed},
+                 {"output_ids_digest", fmt::format("{:016x}", hash_ids(results))}};
   add_arithmetic(result, o, t, macs, peak);
   if (o.profile) result["profile"] = ops;
   finish(o, result,
