@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -11,7 +12,6 @@
 #include "app/stats.h"        // mean, percentile
 #include "base/error.h"       // Error
 #include "base/rng.h"         // random_bits
-#include "model/kv_cache.h"   // KvCache
 
 namespace nano {
 
@@ -104,13 +104,46 @@ uint64_t hash_ids(const std::vector<RequestOutput>& results, uint64_t hash = kNo
 }
 
 // One iteration of `latency`: the batch from arrival to the last token.
-Totals iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
-               Interrupt& interrupt, uint64_t& ids_hash) {
-  const std::vector<RequestOutput> results =
-      llm.generate(prompts, {params}, {}, [&] { return interrupt.end_if_taken(), false; });
+struct Iteration {
+  Totals totals;
+  int64_t decoded = 0;  // tokens that came after the step in which the last answer began
+};
+Iteration iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
+                  Interrupt& interrupt, uint64_t& ids_hash) {
+  struct Seen {
+    int64_t tokens = 0, begun = 0;  // of all answers; answers with a token
+  };
+  std::map<std::string, Seen> seen;
+  int64_t before_decoding = -1;
+  auto note = [&](const RequestOutput& out) {
+    Seen& of = seen[out.request_id] = {};
+    for (const CompletionOutput& answer : out.outputs) {
+      of.tokens += int64_t(answer.token_ids.size());
+      of.begun += answer.token_ids.empty() ? 0 : 1;
+    }
+  };
+  auto between_steps = [&] {
+    interrupt.end_if_taken();
+    if (before_decoding >= 0) return false;
+    Seen all;
+    for (const auto& [id, of] : seen) all.tokens += of.tokens, all.begun += of.begun;
+    if (all.begun == int64_t(prompts.size()) * params.n) before_decoding = all.tokens;
+    return false;
+  };
+  const std::vector<RequestOutput> results = llm.generate(prompts, {params}, note, between_steps);
   fail_on_error(results);
   ids_hash = hash_ids(results, ids_hash);
-  return add_up(results);
+  const Totals totals = add_up(results);
+  return {totals, before_decoding < 0 ? 0 : totals.generated - before_decoding};
+}
+
+// Random prompts are not cut to fit: the figures would be of another load than the one asked for.
+void check_lengths(const LLM& llm, int64_t input, int64_t output) {
+  const int64_t most = llm.loaded().resolved.scheduler.max_model_len;
+  if (input + output <= most) return;
+  throw Error(fmt::format("prompts of {} and answers of {} tokens are more than --max-model-len, {}", input,
+                          output, most),
+              "build/nano bench", "shorten --input-len or --output-len");
 }
 
 // Bytes that one decoding step must read, shared by the tokens it yields: all matrices once (an embedding that is not
@@ -123,10 +156,12 @@ double bytes_per_token(const LLM& llm, const BenchOptions& o) {
   return weights / double(o.batch_size * o.n) + context * double(e.resolved.memory.kv_bytes_per_token);
 }
 
-Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Totals>& iterations) {
+Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Iteration>& iterations) {
   std::vector<double> latencies;
   double prefill = 0, decode = 0;
-  for (const Totals& t : iterations) {
+  int64_t decoded = 0;
+  for (const auto& [t, after] : iterations) {
+    decoded += after;
     latencies.push_back(t.end - t.begin);
     prefill += t.last_first_token - t.begin;
     decode += t.end - t.last_first_token;
@@ -134,8 +169,8 @@ Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Total
   Json percentiles = Json::object();
   for (int p : {10, 25, 50, 75, 90, 99}) percentiles[std::to_string(p)] = percentile(latencies, p);
   const double runs = double(iterations.size()), bytes = bytes_per_token(llm, o);
-  const double decode_rate = runs * double(o.batch_size * o.n * (o.output_len - 1)) / decode;
-  const bool decodes = o.output_len > 1;
+  const double decode_rate = double(decoded) / decode;
+  const bool decodes = decoded > 0;
   return {{"avg_latency", mean(latencies)},
           {"latencies", latencies},
           {"percentiles", percentiles},
@@ -194,19 +229,24 @@ int bench_latency_command(const Args& args) {
   Profile profile;
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
   const double read = read_gb_per_second(o.engine);
+  check_lengths(*llm, o.input_len, o.output_len);
+  if (const int64_t most = llm->loaded().resolved.scheduler.max_num_seqs; o.batch_size * o.n > most)
+    throw Error(fmt::format("a batch of {} answers does not run at once: --max-num-seqs is {}",
+                            o.batch_size * o.n, most),
+                "build/nano bench latency", "raise --max-num-seqs, or use bench throughput");
   Interrupt interrupt;
   std::vector<Prompt> prompts;
   for (int64_t i = 0; i < o.batch_size; ++i)
     prompts.push_back(
         {"", random_ids(o.input_len, llm->tokenizer().vocab_size(), uint64_t(o.engine.seed), uint32_t(i))});
-  std::vector<Totals> iterations;
+  std::vector<Iteration> iterations;
   uint64_t ids_hash = kNoIds;
   {
     ProgressBar bar("latency");
     const int64_t total = o.num_iters_warmup + o.num_iters;
     for (int64_t i = 0; i < total; ++i) {
       if (i == o.num_iters_warmup) profile.clear();
-      const Totals one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids_hash);
+      const Iteration one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids_hash);
       if (i >= o.num_iters_warmup) iterations.push_back(one);
       bar.show(i + 1, total);
     }
@@ -245,6 +285,7 @@ int bench_throughput_command(const Args& args) {
   for (int64_t i = 0; i < o.num_prompts; ++i) {
     const int64_t in = random_length(o.input_len, o.random_range_ratio, seed, uint64_t(2 * i));
     const int64_t out = random_length(o.output_len, o.random_range_ratio, seed, uint64_t(2 * i + 1));
+    check_lengths(*llm, in, out);
     prompts.push_back({"", random_ids(in, llm->tokenizer().vocab_size(), seed, uint32_t(i))});
     params.push_back(exactly(out, o.n));
   }
