@@ -92,6 +92,8 @@ TEST_CASE("verdicts: the better one first, in which sense, or no difference") {
   CHECK(verdict("p99_itl_ms", {100, 250}) == "A is 1/2.50 of B (less is better)");
   CHECK(verdict("total_num_tokens", {100, 250}) ==
         "B is 2.50x A (neither more nor less is known to be better)");
+  CHECK(nano::verdict({"avg_latency", kSame, {{100, 101, 130}, {110, 111, 112}}}, {"A", "B"}) ==
+        "no difference seen (noise floor 4.0 %; the runs overlap, more of them may tell)");
   CHECK(verdict("tokens_per_second", {100, 103}) == "no difference seen (noise floor 4.0 %)");
 }
 
@@ -282,7 +284,9 @@ TEST_CASE("the digest of the benchmarks is of the output ids") {
   CHECK(digest({"throughput", "--num-prompts", "2", "--max-num-seqs", "1"}) == first);
   CHECK(digest({"throughput", "--num-prompts", "2", "--seed", "1"}) != first);
   CHECK(digest({"throughput", "--num-prompts", "3"}) != first);
-  const std::vector<std::string> latency = {"latency", "--batch-size", "2", "--num-iters-warmup", "0"};
+  // Without sampler all iterations give the same ids, and yet each counts.
+  const std::vector<std::string> latency = {"latency", "--batch-size", "2", "--num-iters-warmup",
+                                            "0",       "--no-sampler"};
   auto iterations = [&](const char* count) {
     std::vector<std::string> args = latency;
     args.insert(args.end(), {"--num-iters", count});

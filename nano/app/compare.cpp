@@ -110,10 +110,13 @@ bool differ(const Measured& m, size_t one, size_t other) {
 std::string verdict(const Measured& m, const std::vector<std::string>& names) {
   const std::vector<double> medians = m.medians();
   const auto [best, worst] = best_and_worst(m.better(), medians);
-  if (!differ(m, best, worst))
-    return fmt::format("no difference seen (noise floor {:.1f} %)", 100 * noise_floor(m));
+  const double factor = gain(m.better(), medians[worst], medians[best]);
+  if (!differ(m, best, worst)) {
+    const bool overlap = factor > 1 + noise_floor(m);
+    return fmt::format("no difference seen (noise floor {:.1f} %{})", 100 * noise_floor(m),
+                       overlap ? "; the runs overlap, more of them may tell" : "");
+  }
   if (names.size() == 2) {
-    const double factor = gain(m.better(), medians[worst], medians[best]);
     const bool less = m.better() == Better::less;
     const std::string times = less ? fmt::format("1/{:.2f} of", factor) : fmt::format("{:.2f}x", factor);
     return fmt::format("{} is {} {} ({})", names[best], times, names[worst], to_string(m.better()));
