@@ -9,7 +9,7 @@ endif
 .SECONDARY:
 
 CXX ?= g++
-CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-19 2>/dev/null) clang++)
+CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19 2>/dev/null) clang++)
 FLAVOUR ?= release
 ifdef PORTABLE
 FLAVOUR := portable
