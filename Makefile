@@ -9,7 +9,7 @@ endif
 .SECONDARY:
 
 CXX ?= g++
-CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-19 2>/dev/null) clang++)
+CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19 2>/dev/null) clang++)
 FLAVOUR ?= release
 ifdef PORTABLE
 FLAVOUR := portable
@@ -21,7 +21,7 @@ FLAGS_release := -O3 $(NATIVE) -DNDEBUG
 FLAGS_debug := -O0 -g3 $(NATIVE)
 FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
-FLAGS_portable := -O2 -g1 -march=x86-64-v3 -DNDEBUG
+FLAGS_portable := -O3 -g1 -march=x86-64-v3 -DNDEBUG
 FLAGS_generic := -O1 -g1 -DNDEBUG
 
 BUILD := build/$(FLAVOUR)
@@ -43,14 +43,18 @@ ifneq ($(FLAVOUR),debug)
 $(BUILD)/obj/tests/%.o: CXXFLAGS += -O1 -g1
 endif
 
-# build/nano is the release binary; the other flavours are build/<flavour>/nano.
+# build/nano is what was made last of the flavours to use: release, or portable with PORTABLE=1.
 .PHONY: all
 all: build/nano
 
-build/nano: build/release/nano
-	@ln -sf release/nano $@
+.PHONY: build/nano
+build/nano: $(BUILD)/nano
+	@ln -sf $(FLAVOUR)/nano $@
 
-$(BUILD)/obj/%.o: %.cpp
+# Another compiler or other flags make new objects.
+COMMAND := $(BUILD)/command
+
+$(BUILD)/obj/%.o: %.cpp $(COMMAND)
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
 
@@ -62,13 +66,6 @@ $(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/obj/%.o) $(OBJECTS)
 
 $(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/obj/%.o) $(BUILD)/obj/tests/test_main.o $(OBJECTS)
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
-
-ifneq ($(FLAVOUR),release)
-build/release/nano: FORCE
-	$(MAKE) FLAVOUR=release PORTABLE= $@
-endif
-.PHONY: FORCE
-FORCE:
 
 # Everything that a new machine needs: `make demo` and `make test` do it themselves.
 .PHONY: deps fuzz-deps models
@@ -149,4 +146,6 @@ compile_commands.json:
 	@$(MAKE) -nB --no-print-directory FLAVOUR=debug build/debug/nano build/debug/tests | .ci/compile_commands > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
+$(shell mkdir -p $(BUILD); echo '$(CXX) $(CPPFLAGS) $(CXXFLAGS)' > $(COMMAND).now; \
+  cmp -s $(COMMAND).now $(COMMAND) || cp $(COMMAND).now $(COMMAND))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

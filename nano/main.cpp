@@ -33,6 +33,10 @@ const Command kCommands[] = {
     {"ppl", "perplexity of a text", ppl_command},
     {"bench latency", "how long a batch of prompts takes", bench_latency_command},
     {"bench throughput", "how many tokens a second", bench_throughput_command},
+    {"bench gemm", "a linear alone: formats and rows, GB/s and GMAC/s", bench_gemm_command},
+    {"bench serve", "latency and throughput under a load of requests", bench_serve_command},
+    {"bench compare", "a benchmark with one flag varied: what it is worth", bench_compare_command},
+    {"bench ladder", "flags added one by one: the share of each", bench_ladder_command},
     {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 

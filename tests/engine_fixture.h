@@ -49,7 +49,8 @@ inline std::string answer_key(const std::string& id, int32_t index) {
 
 class EngineUnderTest {
  public:
-  explicit EngineUnderTest(const nano::EngineOptions& options) : loaded_(nano::load_engine(options)) {
+  explicit EngineUnderTest(const nano::EngineOptions& options, const nano::Observe& observe = {})
+      : loaded_(nano::load_engine(options, 0, {}, {}, observe)) {
     engine().on_logits = [this](const nano::Sequence& seq, int32_t position, std::span<const float> row) {
       if (position != seq.num_tokens() - 1) return;  // a row of prompt_logprobs
       uint64_t& hash = hashes_.try_emplace(seq.id, Answer().logits_hash).first->second;

@@ -74,7 +74,9 @@ TEST_CASE("layers include only what is below them") {
       {"model", {"model", "base", "quant/linear.h", "backend/backend.h", "checkpoint/weights.h"}},
       {"text", {"text", "base", "checkpoint/gguf.h"}},
       {"engine", {"engine", "core", "model", "base", "backend/backend.h"}},
-      {"app", {"app", "engine", "core", "model", "backend/backend.h", "text", "checkpoint", "quant", "base"}},
+      {"app",
+       {"app", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "text", "checkpoint", "quant",
+        "base"}},
       {"server", {"server", "app", "engine", "core", "text", "base"}},
       {"main", {"app", "server", "base"}},
   };

@@ -1,6 +1,7 @@
 // The entry point of the test binary; every other tests/test_*.cpp is one module's cases. Its last line is
 // "N passed, N failed", in test cases.
 #include <cstdio>
+#include <iostream>
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_session.hpp>
@@ -15,17 +16,22 @@ using ListenerBase = Catch::TestEventListenerBase;
 
 namespace {
 
+Catch::Counts last_counts;
+
 struct LastLine : ListenerBase {
   using ListenerBase::ListenerBase;
   void testRunEnded(Catch::TestRunStats const& stats) override {
     ListenerBase::testRunEnded(stats);
-    const auto& cases = stats.totals.testCases;
-    std::fflush(stdout);
-    std::fprintf(stderr, "%zu passed, %zu failed\n", size_t(cases.passed), size_t(cases.failed + cases.failedButOk));
+    last_counts = stats.totals.testCases;
   }
 };
 CATCH_REGISTER_LISTENER(LastLine)
 
 }  // namespace
 
-int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = Catch::Session().run(argc, argv);
+  std::cout << std::flush;  // the reporter's summary comes first
+  std::printf("%zu passed, %zu failed\n", size_t(last_counts.passed), size_t(last_counts.failed + last_counts.failedButOk));
+  return status;
+}

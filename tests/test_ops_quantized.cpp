@@ -271,6 +271,7 @@ TEST_CASE("descriptions that contradict themselves are refused by name") {
   refused("7 bits", [](QuantLinear& w) { w.bits = 7; });
   refused("groups of 24", [](QuantLinear& w) { w.group = 24; });
   refused("no scales", [](QuantLinear& w) { w.scales = nullptr; });
+  refused("another order", [](QuantLinear& w) { w.rope_interleaved_dim = 8; });
   refused("two-level", [](QuantLinear& w) { w.super_group = 256; });
   refused("offsets", [](QuantLinear& w) { w.offset = Offset::minimum; });
   refused("scales of type int8", [](QuantLinear& w) { w.dtype = DType::i8; });

@@ -1,16 +1,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
 #include "app/output_json.h"  // json_text
+#include "app/roofline.h"     // the ceilings, count_macs, profile_json
 #include "app/start.h"        // start_llm
 #include "app/stats.h"        // mean, percentile
 #include "base/error.h"       // Error
 #include "base/rng.h"         // random_bits
-#include "model/kv_cache.h"   // KvCache
 
 namespace nano {
 
@@ -24,7 +25,7 @@ struct BenchOptions {
   int64_t num_prompts = 1000;
   double random_range_ratio = 0;
   std::string output_json;
-  bool json = false;
+  bool json = false, profile = false;
 };
 
 constexpr int64_t kMost = 1'000'000;  // of anything
@@ -38,6 +39,12 @@ void add_common_flags(ArgParser& parser, BenchOptions& o) {
   parser.add("n", o.n, "answers a prompt", 1, kMost);
   parser.add("output-json", o.output_json, "a file for the results");
   parser.add("json", o.json, "the results as JSON on stdout");
+  parser.add("profile", o.profile, "with the time of each op, and the bytes that it must read");
+}
+
+Observe observer(const BenchOptions& o, Profile& profile) {
+  if (!o.profile) return {};
+  return [&profile](std::unique_ptr<Backend> backend) { return profiled(std::move(backend), profile); };
 }
 
 // Before the work, not after it; appending nothing leaves what is there.
@@ -74,19 +81,69 @@ void fail_on_error(const std::vector<RequestOutput>& results) {
 
 void finish(const BenchOptions& o, const Json& result, const std::string& text) {
   fmt::print("{}", o.json ? json_text(result) + "\n" : filled(text, result));
+  if (o.profile && !o.json) fmt::print("{}", profile_text(result["profile"]));
   if (o.output_json.empty()) return;
   std::ofstream out(o.output_json);
   out << json_text(result, 4) << "\n";
   if (!out.flush()) throw Error("cannot be written", o.output_json);
 }
 
+// FNV-1a over all output ids and the lengths of the answers: two runs that gave the same tokens have the same. Goes on
+// from `hash`.
+constexpr uint64_t kNoIds = 0xcbf29ce484222325;
+uint64_t hash_ids(const std::vector<RequestOutput>& results, uint64_t hash = kNoIds) {
+  auto add = [&hash](uint64_t value) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> 8 * i & 0xff)) * 0x100000001b3;
+  };
+  for (const RequestOutput& result : results)
+    for (const CompletionOutput& answer : result.outputs) {
+      add(answer.token_ids.size());
+      for (const int32_t id : answer.token_ids) add(uint64_t(id));
+    }
+  return hash;
+}
+
 // One iteration of `latency`: the batch from arrival to the last token.
-Totals iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
-               Interrupt& interrupt) {
-  const std::vector<RequestOutput> results =
-      llm.generate(prompts, {params}, {}, [&] { return interrupt.end_if_taken(), false; });
+struct Iteration {
+  Totals totals;
+  int64_t decoded = 0;  // tokens that came after the step in which the last answer began
+};
+Iteration iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
+                  Interrupt& interrupt, uint64_t& ids_hash) {
+  struct Seen {
+    int64_t tokens = 0, begun = 0;  // of all answers; answers with a token
+  };
+  std::map<std::string, Seen> seen;
+  int64_t before_decoding = -1;
+  auto note = [&](const RequestOutput& out) {
+    Seen& of = seen[out.request_id] = {};
+    for (const CompletionOutput& answer : out.outputs) {
+      of.tokens += int64_t(answer.token_ids.size());
+      of.begun += answer.token_ids.empty() ? 0 : 1;
+    }
+  };
+  auto between_steps = [&] {
+    interrupt.end_if_taken();
+    if (before_decoding >= 0) return false;
+    Seen all;
+    for (const auto& [id, of] : seen) all.tokens += of.tokens, all.begun += of.begun;
+    if (all.begun == int64_t(prompts.size()) * params.n) before_decoding = all.tokens;
+    return false;
+  };
+  const std::vector<RequestOutput> results = llm.generate(prompts, {params}, note, between_steps);
   fail_on_error(results);
-  return add_up(results);
+  ids_hash = hash_ids(results, ids_hash);
+  const Totals totals = add_up(results);
+  return {totals, before_decoding < 0 ? 0 : totals.generated - before_decoding};
+}
+
+// Random prompts are not cut to fit: the figures would be of another load than the one asked for.
+void check_lengths(const LLM& llm, int64_t input, int64_t output) {
+  const int64_t most = llm.loaded().resolved.scheduler.max_model_len;
+  if (input + output <= most) return;
+  throw Error(fmt::format("prompts of {} and answers of {} tokens are more than --max-model-len, {}", input,
+                          output, most),
+              "build/nano bench", "shorten --input-len or --output-len");
 }
 
 // Bytes that one decoding step must read, shared by the tokens it yields: all matrices once (an embedding that is not
@@ -99,10 +156,12 @@ double bytes_per_token(const LLM& llm, const BenchOptions& o) {
   return weights / double(o.batch_size * o.n) + context * double(e.resolved.memory.kv_bytes_per_token);
 }
 
-Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Totals>& iterations) {
+Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Iteration>& iterations) {
   std::vector<double> latencies;
   double prefill = 0, decode = 0;
-  for (const Totals& t : iterations) {
+  int64_t decoded = 0;
+  for (const auto& [t, after] : iterations) {
+    decoded += after;
     latencies.push_back(t.end - t.begin);
     prefill += t.last_first_token - t.begin;
     decode += t.end - t.last_first_token;
@@ -110,8 +169,8 @@ Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Total
   Json percentiles = Json::object();
   for (int p : {10, 25, 50, 75, 90, 99}) percentiles[std::to_string(p)] = percentile(latencies, p);
   const double runs = double(iterations.size()), bytes = bytes_per_token(llm, o);
-  const double decode_rate = runs * double(o.batch_size * o.n * (o.output_len - 1)) / decode;
-  const bool decodes = o.output_len > 1;
+  const double decode_rate = double(decoded) / decode;
+  const bool decodes = decoded > 0;
   return {{"avg_latency", mean(latencies)},
           {"latencies", latencies},
           {"percentiles", percentiles},
@@ -126,9 +185,32 @@ std::string latency_text(const Json& result) {
   for (const auto& [p, seconds] : result["percentiles"].items())
     text += fmt::format("{0}% percentile latency: {{percentiles_{0}}} seconds\n", p);
   text += "Prefill: {prefill_tokens_per_second:.1f} tokens/s\n";
-  if (!result["decode_tokens_per_second"].is_null())
-    text += "Decode: {decode_tokens_per_second:.1f} tokens/s, {achieved_gb_per_second:.2f} GB/s read\n";
-  return text;
+  if (result["decode_tokens_per_second"].is_null()) return text;
+  text +=
+      "Decode: {decode_tokens_per_second:.1f} tokens/s, {achieved_gb_per_second:.2f} GB/s read: "
+      "{bandwidth_share:.2f} of the {read_gb_per_second:.2f} GB/s\n"
+      "that these threads read from memory, measured before the run";
+  return text + (result["bandwidth_share"] > 1.0 ? " (above 1: the cache helps)\n" : "\n");
+}
+
+// The ceiling of decoding: a token reads the weights, so the threads cannot be faster than memory.
+void add_bandwidth(Json& result, double read) {
+  const Json& achieved = result["achieved_gb_per_second"];
+  const Json share = achieved.is_null() ? Json() : Json(achieved.get<double>() / read);
+  result["read_gb_per_second"] = read;
+  result["bandwidth_share"] = share;
+}
+
+// The ceiling of large batches: the multiply-adds of the matrices (attention's own are not counted). The last token of
+// an answer is sampled and goes no further.
+void add_arithmetic(Json& result, const BenchOptions& o, const Totals& t, const Macs& macs, double peak) {
+  const int64_t rows = t.prompt - t.cached + t.generated - o.num_prompts * o.n;
+  const double gmacs = (double(rows) * double(macs.layers) + double(t.generated) * double(macs.head)) / 1e9;
+  const double rate = gmacs / (t.end - t.begin);
+  result["gmac_per_second"] = rate;
+  result["kernel"] = macs.int8 ? "int8" : "float32";
+  result["kernel_gmac_per_second"] = peak;
+  result["kernel_share"] = rate / peak;
 }
 
 }  // namespace
@@ -144,24 +226,37 @@ int bench_latency_command(const Args& args) {
   if (!parser.parse(args)) return 0;
   check_output(o);
 
-  const std::unique_ptr<LLM> llm = start_llm(o.engine);
+  Profile profile;
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
+  const double read = read_gb_per_second(o.engine);
+  check_lengths(*llm, o.input_len, o.output_len);
+  if (const int64_t most = llm->loaded().resolved.scheduler.max_num_seqs; o.batch_size * o.n > most)
+    throw Error(fmt::format("a batch of {} answers does not run at once: --max-num-seqs is {}",
+                            o.batch_size * o.n, most),
+                "build/nano bench latency", "raise --max-num-seqs, or use bench throughput");
   Interrupt interrupt;
   std::vector<Prompt> prompts;
   for (int64_t i = 0; i < o.batch_size; ++i)
     prompts.push_back(
         {"", random_ids(o.input_len, llm->tokenizer().vocab_size(), uint64_t(o.engine.seed), uint32_t(i))});
-  std::vector<Totals> iterations;
+  std::vector<Iteration> iterations;
+  uint64_t ids_hash = kNoIds;
   {
     ProgressBar bar("latency");
     const int64_t total = o.num_iters_warmup + o.num_iters;
     for (int64_t i = 0; i < total; ++i) {
-      const Totals one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt);
+      if (i == o.num_iters_warmup) profile.clear();
+      const Iteration one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids_hash);
       if (i >= o.num_iters_warmup) iterations.push_back(one);
       bar.show(i + 1, total);
     }
   }
+  const Json ops = profile_json(profile);
   close_trace(*llm);
-  const Json result = latency_json(*llm, o, iterations);
+  Json result = latency_json(*llm, o, iterations);
+  add_bandwidth(result, read);
+  if (o.profile) result["profile"] = ops;
+  result["output_ids_digest"] = fmt::format("{:016x}", ids_hash);
   finish(o, result, latency_text(result));
   return 0;
 }
@@ -179,7 +274,10 @@ int bench_throughput_command(const Args& args) {
     parser.refuse("--random-range-ratio must be in [0, 1)");
   check_output(o);
 
-  const std::unique_ptr<LLM> llm = start_llm(o.engine);
+  Profile profile;
+  const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
+  const Macs macs = count_macs(llm->loaded());
+  const double peak = kernel_gmac_per_second(o.engine, macs.int8);
   Interrupt interrupt;
   const auto seed = uint64_t(o.engine.seed);
   std::vector<Prompt> prompts;
@@ -187,10 +285,12 @@ int bench_throughput_command(const Args& args) {
   for (int64_t i = 0; i < o.num_prompts; ++i) {
     const int64_t in = random_length(o.input_len, o.random_range_ratio, seed, uint64_t(2 * i));
     const int64_t out = random_length(o.output_len, o.random_range_ratio, seed, uint64_t(2 * i + 1));
+    check_lengths(*llm, in, out);
     prompts.push_back({"", random_ids(in, llm->tokenizer().vocab_size(), seed, uint32_t(i))});
     params.push_back(exactly(out, o.n));
   }
   std::vector<RequestOutput> results;
+  profile.clear();
   {
     ProgressBar bar("throughput");
     int64_t done = 0;
@@ -198,23 +298,30 @@ int bench_throughput_command(const Args& args) {
         prompts, params, [&](const RequestOutput& out) { bar.show(done += out.finished, o.num_prompts); },
         [&] { return interrupt.end_if_taken(), false; });
   }
+  const Json ops = profile_json(profile);
   close_trace(*llm);
   fail_on_error(results);
   const Totals t = add_up(results);
   const double elapsed = t.end - t.begin;
-  const Json result = {{"elapsed_time", elapsed},
-                       {"num_requests", o.num_prompts},
-                       {"total_num_tokens", t.prompt + t.generated},
-                       {"total_num_prompt_tokens", t.prompt},
-                       {"total_num_output_tokens", t.generated},
-                       {"requests_per_second", double(o.num_prompts) / elapsed},
-                       {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
-                       {"output_tokens_per_second", double(t.generated) / elapsed}};
+  Json result = {{"elapsed_time", elapsed},
+                 {"num_requests", o.num_prompts},
+                 {"total_num_tokens", t.prompt + t.generated},
+                 {"total_num_prompt_tokens", t.prompt},
+                 {"total_num_output_tokens", t.generated},
+                 {"requests_per_second", double(o.num_prompts) / elapsed},
+                 {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
+                 {"output_tokens_per_second", double(t.generated) / elapsed},
+                 {"output_ids_digest", fmt::format("{:016x}", hash_ids(results))}};
+  add_arithmetic(result, o, t, macs, peak);
+  if (o.profile) result["profile"] = ops;
   finish(o, result,
          "Throughput: {requests_per_second:.2f} requests/s, {tokens_per_second:.2f} total tokens/s, "
          "{output_tokens_per_second:.2f} output tokens/s\n"
          "Total num prompt tokens:  {total_num_prompt_tokens}\n"
-         "Total num output tokens:  {total_num_output_tokens}\n");
+         "Total num output tokens:  {total_num_output_tokens}\n"
+         "Arithmetic: {gmac_per_second:.1f} GMAC/s in the matrices: {kernel_share:.2f} of the "
+         "{kernel_gmac_per_second:.1f} GMAC/s\n"
+         "that the {kernel} kernel does on a matrix in the L2 cache, measured before the run\n");
   return 0;
 }
 

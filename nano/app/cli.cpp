@@ -217,8 +217,9 @@ int32_t parse_id(const std::string& text, const std::string& where) {
   int32_t id = -1;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, id);
-  if (rest != end || error != std::errc() || id < 0)
-    throw Error("'" + text + "' is not a token id", where, "ids are whole numbers: 0, 1, 2, …");
+  if (rest != end || error == std::errc::invalid_argument)
+    throw Error("'" + text + "' is not a plain whole number", where, "digits only: 0, 1, 2, …");
+  if (error != std::errc() || id < 0) throw Error(text + " is out of range", where);
   return id;
 }
 

@@ -69,12 +69,12 @@ class ArgParser {
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
 
 double parse_real(const std::string& text, const std::string& where);
-// Token ids: "5", and "1,2,3". Digits only: 1k is a number, not an id.
+// Token ids and the like: "5", and "1,2,3". Digits only: 1k is a number, not an id.
 int32_t parse_id(const std::string& text, const std::string& where);
 std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);
 
-// The commands of build/nano, one source file each (app/run.cpp …; bench.cpp has two). They get what stands after the
-// command's name, and return the exit code; bad usage and what cannot start is an Error.
+// The commands of build/nano, one source file each (app/run.cpp …; bench.cpp and bench_compare.cpp have two). They get
+// what stands after the command's name, and return the exit code; bad usage and what cannot start is an Error.
 int run_command(const Args& args);
 int chat_command(const Args& args);
 int info_command(const Args& args);
@@ -82,6 +82,10 @@ int tokenize_command(const Args& args);
 int ppl_command(const Args& args);
 int bench_latency_command(const Args& args);
 int bench_throughput_command(const Args& args);
+int bench_gemm_command(const Args& args);
+int bench_serve_command(const Args& args);
+int bench_compare_command(const Args& args);
+int bench_ladder_command(const Args& args);
 int trace_summary_command(const Args& args);
 
 }  // namespace nano

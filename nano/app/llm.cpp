@@ -98,12 +98,13 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   return prompt;
 }
 
-LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTemplateOptions& chat_template)
+LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTemplateOptions& chat_template,
+         const Observe& observe)
     : start_seconds_(steady_seconds()) {
   const std::string path = model_path(options);
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   load_chat_template(chat_template);
-  loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress);
+  loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);
 }
 
 LLM::~LLM() = default;

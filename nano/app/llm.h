@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "app/loader.h"           // LoadedEngine, Progress
+#include "app/loader.h"           // LoadedEngine, Progress, Observe
 #include "base/error.h"           // Error
 #include "text/chat_template.h"   // ChatTemplate
 #include "text/stream_decoder.h"  // StreamDecoder
@@ -64,7 +64,7 @@ class LLM {
   // A model's own template that cannot be compiled is an Error here if one is required, else where it is first used:
   // plain completion works without. A given one must be right in any case. Error: also all that load_engine refuses.
   explicit LLM(const EngineOptions& options, const Progress& progress = {},
-               const ChatTemplateOptions& chat_template = {});
+               const ChatTemplateOptions& chat_template = {}, const Observe& observe = {});
   ~LLM();
 
   // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities

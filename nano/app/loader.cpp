@@ -138,7 +138,8 @@ void check_output_file(const std::string& flag, const std::string& output, const
 }
 
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,
-                                          const std::vector<int32_t>& stop_ids, const Progress& progress) {
+                                          const std::vector<int32_t>& stop_ids, const Progress& progress,
+                                          const Observe& observe) {
   auto loaded = std::make_unique<LoadedEngine>();
   LoadedEngine& e = *loaded;
   e.options = options;
@@ -147,6 +148,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   check_output_file("--trace", options.trace, options);
 
   e.backend = make_backend(options);
+  if (observe) e.backend = observe(std::move(e.backend));
   if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
     const ModelConfig config = read_hf_config(path);
     resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);

@@ -30,12 +30,14 @@ struct LoadedEngine {
 
 // progress(done, total): bytes of weights packed.
 using Progress = std::function<void(int64_t, int64_t)>;
+// Puts an observer (backend/observers.h) around the backend before anything uses it.
+using Observe = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>;
 
 // `tokenizer_size`: ids with a text (0 = all rows of the model); `stop_ids`: the tokenizer's, which end an answer.
 // Error: anything wrong with the file, the flags or the memory.
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size = 0,
                                           const std::vector<int32_t>& stop_ids = {},
-                                          const Progress& progress = {});
+                                          const Progress& progress = {}, const Observe& observe = {});
 
 // "tiny" or "smollm2" → the file that `make` fetched or the repository ships; a path stays as it is. Error: neither.
 std::string find_model(const std::string& name);

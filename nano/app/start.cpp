@@ -13,12 +13,14 @@ constexpr int64_t kEnoughForRate = 8;  // tokens
 
 }  // namespace
 
-std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template) {
+std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template,
+                               const Observe& observe) {
   std::unique_ptr<LLM> llm;
   {
     ProgressBar bar("loading");
     llm = std::make_unique<LLM>(
-        options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template);
+        options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template,
+        observe);
   }
   if (options.stats) print_stderr("{}", dim(start_report(llm->loaded())));
   if (const auto& unused = llm->loaded().weights->unused_tensors; !unused.empty())

@@ -14,7 +14,8 @@ namespace nano {
 void close_trace(LLM& llm);
 
 // Loads, with a progress bar while weights are packed; prints the start report to stderr if options.stats.
-std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template = {});
+std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template = {},
+                               const Observe& observe = {});
 
 // An answer on stdout while it comes; at the end a line break, after what the decoder of a stopped one held back.
 void print_delta(const RequestOutput& output);

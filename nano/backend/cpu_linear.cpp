@@ -122,7 +122,7 @@ static void prepare(const FormRows& out, const float* x, int64_t begin, int64_t 
   if (form.moves()) {
     for (int64_t m = begin; m < end; ++m) {
       float* to = out.moved + m * K;
-      std::copy_n(x + m * K, K, to);
+      if (form.permutation.empty()) std::copy_n(x + m * K, K, to);
       for (size_t k = 0; k < form.permutation.size(); ++k) to[k] = x[m * K + form.permutation[k]];
       if (!is_int8(form.scheme)) round_activations(to, K, form.scheme, form.scale, form.zero);
     }

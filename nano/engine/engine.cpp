@@ -106,6 +106,7 @@ std::vector<SequenceOutput> Engine::step() {
   scheduler_.commit(plan, result);
   std::vector<SequenceOutput> outputs = collect(plan, result, prompt_rows);
   if (trace_) trace_->step(plan, result, events_, start);
+  if (on_step) on_step(plan, result);
   events_.clear();
   forget_finished();
 #ifndef NDEBUG

@@ -59,6 +59,7 @@ class Engine {
   void trace_to(TraceWriter* trace);               // nullptr = off
   // Tests look at each row of logits before it is sampled: sequence, position of the row, the row.
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
+  std::function<void(const StepPlan&, const StepResult&)> on_step;  // benchmarks look at each step once it is done
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
   void check_integrity() const;

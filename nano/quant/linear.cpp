@@ -152,6 +152,7 @@ void check_arrays(const QuantLinear& w) {
     refuse("codes of " + std::to_string(w.bits) + " bits");
   if (w.group <= 0 || (w.group % 16 != 0 && w.group < w.K))
     refuse("groups of " + std::to_string(w.group) + " (a multiple of 16, or whole rows)");
+  if (w.rope_interleaved_dim != 0) refuse("rows in another order than its scales");
   if (w.super_group != 0) refuse("two-level scales are for GGML's formats");
   if (w.dtype != DType::f32 && w.dtype != DType::f16 && w.dtype != DType::bf16)
     refuse(std::string("scales of type ") + dtype_name(w.dtype));

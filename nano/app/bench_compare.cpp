@@ -1,0 +1,374 @@
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "app/cli.h"          // ArgParser, Args
+#include "app/compare.h"      // run_order, Measured, verdict, rungs_of
+#include "app/output_json.h"  // json_text
+#include "app/terminal.h"     // ProgressBar, print_stderr
+#include "base/error.h"       // Error
+#include "base/json.h"        // parse_ordered_json
+
+namespace nano {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The benchmarks that can be repeated: sizes that fit a laptop (flags of --load win), and what they are asked for.
+const struct Load {
+  const char *name, *small, *metric;
+} kLoads[] = {
+    {"throughput", "--num-prompts 16 --input-len 128 --output-len 32", "tokens_per_second"},
+    {"latency", "--batch-size 4 --input-len 32 --output-len 32 --num-iters-warmup 1 --num-iters 3",
+     "avg_latency"},
+    {"serve", "--in-process --num-prompts 16 --random-input-len 128 --random-output-len 32",
+     "output_throughput"},
+};
+
+struct Setting {
+  std::string name;
+  Args flags;
+  size_t ids_group = 0;  // settings of one group must give the same output ids
+};
+
+struct Study {
+  std::string load = "throughput";
+  std::vector<std::string> metrics;
+  int64_t runs = 5;
+  std::optional<bool> same_ids;  // none: where flags are lossless
+  bool json = false, ladder = false;
+  std::vector<std::string> flags;  // that vary
+  std::vector<Setting> settings;
+  Args command;  // of every run: bench, the load, and what else all runs have in common
+};
+
+struct Outcome {
+  std::vector<Measured> metrics;
+  std::string ids;       // what was seen of the output ids
+  std::string mismatch;  // set: why the runs do not compare
+};
+
+// ---- What was asked for.
+
+Args split(const std::string& text, char separator) {
+  Args parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+void append(Args& args, const Args& more) { args.insert(args.end(), more.begin(), more.end()); }
+
+// Takes our own flags out of `args`, and leaves what goes to the runs: MODEL and all other flags.
+bool parse(ArgParser& parser, Args& args, Study& s) {
+  parser.option("load", "\"NAME FLAGS\"",
+                "latency, throughput [default] or serve, with its flags; sizes not given are small",
+                [&](const std::string& value) { s.load = value; });
+  parser.option("metric", "KEY", "of the load's --json; more than one with commas",
+                [&](const std::string& value) { append(s.metrics, split(value, ',')); });
+  parser.add("runs", s.runs, "runs of each setting", 1, 1000);
+  parser.flag("same-ids", "must all runs give the same output ids? default: where the flags are lossless",
+              [&](bool on) { s.same_ids = on; });
+  parser.add("json", s.json, "the results as JSON on stdout");
+  const std::string with_value[] = {"vary", "load", "metric", "runs"},
+                    without[] = {"same-ids", "json", "help"};
+  Args own, others;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string name = flag_name(args[i]);
+    const bool takes_value = std::count(std::begin(with_value), std::end(with_value), name) > 0;
+    const bool ours = takes_value || std::count(std::begin(without), std::end(without), name) > 0;
+    (ours || args[i] == "-h" ? own : others).push_back(args[i]);
+    if (takes_value && args[i].find('=') == std::string::npos && i + 1 < args.size())
+      own.push_back(args[++i]);
+  }
+  args = others;
+  return parser.parse(own);
+}
+
+const char* const kOneVariable = ": one variable at a time, or nobody knows which one made the difference";
+
+// FLAG, and the two or more values after "=".
+std::pair<std::string, Args> flag_and_values(const ArgParser& parser, const std::string& text,
+                                             char separator) {
+  const std::string flag = flag_name("--" + text);
+  const size_t equals = text.find('=');
+  const Args values = split(equals == std::string::npos ? "" : text.substr(equals + 1), separator);
+  if (flag.empty() || values.size() < 2)
+    parser.refuse(
+        fmt::format("'{}' is not FLAG=a{}b: a flag without dashes, and its values", text, separator));
+  return {flag, values};
+}
+
+// The command of every run. Sizes come first, so that what --load and the user say wins.
+void set_command(const ArgParser& parser, const Args& common, Study& s) {
+  const Args load = split(s.load, ' ');
+  const auto* known = std::find_if(std::begin(kLoads), std::end(kLoads),
+                                   [&](const Load& l) { return !load.empty() && load[0] == l.name; });
+  if (known == std::end(kLoads))
+    throw Error("'" + s.load + "' is no load", parser.where("load"),
+                "latency, throughput or serve, then its flags");
+  if (s.metrics.empty()) s.metrics = {known->metric};
+  Args given(load.begin() + 1, load.end());
+  append(given, common);
+  for (const std::string& arg : given)
+    if (std::count(s.flags.begin(), s.flags.end(), flag_name(arg)) > 0)
+      parser.refuse(arg + " is given to all runs, and is also to vary" + kOneVariable);
+  s.command = {"bench", known->name};
+  append(s.command, split(known->small, ' '));
+  append(s.command, {"--no-stats"});
+  append(s.command, given);
+}
+
+// ---- The runs.
+
+std::string content_of(std::FILE* file) {
+  std::fseek(file, 0, SEEK_END);
+  std::string text(size_t(std::ftell(file)), '\0');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  return text;
+}
+
+// Of what a run wrote to stderr; if it failed, this is why.
+std::string last_line(const std::string& text) {
+  const Args lines = split(text, '\n');
+  const std::string line = lines.empty() ? "it said nothing" : lines.back();
+  return line.rfind("error: ", 0) == 0 ? line.substr(7) : line;
+}
+
+// A process of its own, so that nothing a run leaves behind (memory, caches, warm threads) helps the next one.
+Json run_once(Args args, const std::string& where) {
+  args.insert(args.begin(), "nano");
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  const File out(std::tmpfile(), std::fclose), err(std::tmpfile(), std::fclose);
+  const pid_t child = out && err ? fork() : -1;
+  if (child < 0) throw Error(std::string("cannot start: ") + std::strerror(errno), where);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // who ends the comparison ends its run
+    dup2(fileno(out.get()), STDOUT_FILENO);
+    dup2(fileno(err.get()), STDERR_FILENO);
+    execv("/proc/self/exe", argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  const int exit_code = signal != 0 ? 128 + signal : WEXITSTATUS(status);
+  const std::string said = last_line(content_of(err.get()));
+  if (signal != 0)
+    throw Error(fmt::format("crashed, {}: {}", strsignal(signal), said), where,
+                fmt::format("exit code {}", exit_code));
+  if (exit_code != 0) throw Error(said, where, fmt::format("exit code {}", exit_code));
+  return parse_ordered_json(content_of(out.get()), where);
+}
+
+// The numbers of a result; a member of an inner object is outer_inner.
+void add_numbers(const Json& object, const std::string& prefix, std::map<std::string, double>& numbers) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) add_numbers(value, prefix + key + "_", numbers);
+    if (value.is_number()) numbers[prefix + key] = value.get<double>();
+  }
+}
+
+double metric_of(const Json& result, const std::string& metric, const std::string& where) {
+  std::map<std::string, double> numbers;
+  add_numbers(result, "", numbers);
+  if (const auto found = numbers.find(metric); found != numbers.end()) return found->second;
+  std::string names;
+  for (const auto& [name, value] : numbers) names += (names.empty() ? "" : ", ") + name;
+  throw Error("'" + metric + "' is no number in the results", where, "there are: " + names);
+}
+
+// output_ids_digest and the like; "" = the load gives none.
+std::string ids_digest(const Json& result) {
+  for (const auto& [key, value] : result.items())
+    if (key.ends_with("ids_digest") && value.is_string()) return value.get<std::string>();
+  return "";
+}
+
+// Stops at the first run whose output ids are not what they should be: how fast it was says nothing.
+Outcome measure(const ArgParser& parser, const Study& s) {
+  Outcome outcome;
+  for (const std::string& metric : s.metrics)
+    outcome.metrics.push_back({metric, {}, std::vector<std::vector<double>>(s.settings.size())});
+  const std::vector<size_t> order = run_order(s.settings.size(), size_t(s.runs));
+  auto name_of = [&](size_t run) { return fmt::format("run {} ({})", run + 1, s.settings[order[run]].name); };
+  std::vector<size_t> groups;
+  std::vector<std::string> digests;
+  ProgressBar bar("runs");
+  for (size_t run = 0; run < order.size(); ++run) {
+    bar.show(int64_t(run), int64_t(order.size()));
+    Args args = s.command;
+    append(args, s.settings[order[run]].flags);
+    append(args, {"--json"});
+    const Json result = run_once(args, name_of(run));
+    for (Measured& m : outcome.metrics) {
+      const double value = metric_of(result, m.metric, parser.where("metric"));
+      if (run > 0) (run <= same_runs(size_t(s.runs)) ? m.same : m.settings[order[run]]).push_back(value);
+    }
+    groups.push_back(s.settings[order[run]].ids_group);
+    digests.push_back(ids_digest(result));
+    if (const auto two = different_ids(groups, digests); two && s.same_ids.value_or(true)) {
+      outcome.mismatch =
+          fmt::format("{} gave other output ids than {}", name_of(two->second), name_of(two->first));
+      return outcome;
+    }
+  }
+  const bool equal = !different_ids(std::vector<size_t>(digests.size(), 0), digests);
+  outcome.ids = digests[0].empty() ? "not known"
+                : equal            ? "the same in all runs"
+                                   : "not the same in all runs (nor need they be)";
+  return outcome;
+}
+
+// ---- The report.
+
+std::string shown(double value) {
+  return value < 1000 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string bar_of(double share) {
+  std::string bar = "  ";
+  for (int i = 0; i < 30 && i + 0.5 < 30 * share; ++i) bar += "█";
+  return bar;
+}
+
+// One metric as a table, and as JSON.
+std::string report(const Study& s, const Measured& m, Json& json) {
+  constexpr const char* kRow = "  {:<34} {:>9} {:>9} {:>9}{}\n";
+  const std::vector<double> medians = m.medians();
+  const std::vector<Rung> rungs = rungs_of(m);
+  std::vector<std::string> names;
+  json = {{"metric", m.metric},
+          {"better", to_string(m.better())},
+          {"noise_floor", noise_floor(m)},
+          {"same_setting_values", m.same}};
+  std::string text =
+      fmt::format("\n{} ({}), noise floor {:.1f} %\n", m.metric, to_string(m.better()), 100 * noise_floor(m));
+  text += fmt::format(kRow, "", "median", "least", "most", s.ladder ? "  factor   share" : "");
+  for (size_t i = 0; i < medians.size(); ++i) {
+    names.push_back(s.settings[i].name);
+    Json setting = {{"name", names[i]}, {"median", medians[i]}, {"values", m.settings[i]}};
+    std::string rest = s.ladder ? "" : bar_of(medians[i] / *std::max_element(medians.begin(), medians.end()));
+    if (s.ladder && i > 0) {
+      const Rung& rung = rungs[i - 1];
+      setting["factor"] = rung.factor;
+      setting["share"] = rung.share;
+      rest = fmt::format("{:7.2f}x", rung.factor);
+      if (!std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
+      if (!rung.seen) rest += "  no difference seen";
+    }
+    const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());
+    text += fmt::format(kRow, names[i], shown(medians[i]), shown(*least), shown(*most), rest);
+    json["settings"].push_back(setting);
+  }
+  const std::optional<size_t> at = knee(m);
+  if (!s.ladder && names.size() > 2) json["knee"] = at ? Json(names[*at]) : Json();
+  json["verdict"] =
+      s.ladder ? verdict({m.metric, m.same, {m.settings.front(), m.settings.back()}}, {"all off", "all on"})
+               : verdict(m, names);
+  return text + json["verdict"].get<std::string>() + "\n";
+}
+
+int run_study(const ArgParser& parser, const Study& s) {
+  const Outcome outcome = measure(parser, s);
+  if (!outcome.mismatch.empty()) {
+    print_stderr(
+        "error: {}: they should be the same, so the speeds do not compare (--no-same-ids: no check)\n",
+        outcome.mismatch);
+    return 1;
+  }
+  Json json = {{"command", fmt::format("build/nano {}", fmt::join(s.command, " "))},
+               {"runs", s.runs},
+               {"output_ids", outcome.ids}};
+  std::string text = filled(
+      "{command}\n{runs} of each setting, there and back, after a warm-up and A A …\n"
+      "output ids: {output_ids}\n",
+      json);
+  for (const Measured& m : outcome.metrics) text += report(s, m, json["metrics"].emplace_back());
+  if (s.ladder)
+    text +=
+        "The order matters: a lever is measured on top of those above it, and has another share elsewhere.\n";
+  fmt::print("{}", s.json ? json_text(json) + "\n" : text);
+  return 0;
+}
+
+}  // namespace
+
+int bench_compare_command(const Args& args) {
+  ArgParser parser("bench compare",
+                   "A benchmark with one flag varied. MODEL and what is not listed here goes to every run.");
+  Study s;
+  parser.option("vary", "FLAG=a,b",
+                "the one flag, and two or more values (on and off for --FLAG and --no-FLAG)",
+                [&](const std::string& value) {
+                  const auto [flag, values] = flag_and_values(parser, value, ',');
+                  s.flags.push_back(flag);
+                  for (const std::string& v : values)
+                    s.settings.push_back({flag + "=" + v, {flag_argument(flag, v)}, s.settings.size()});
+                });
+  Args common = args;
+  if (!parse(parser, common, s)) return 0;
+  if (s.flags.empty()) parser.refuse("--vary FLAG=a,b is missing");
+  if (s.flags.size() > 1)
+    throw Error(fmt::format("{} are to vary{}", fmt::join(s.flags, " and "), kOneVariable),
+                parser.where("vary"), "`build/nano bench ladder` adds one after the other");
+  set_command(parser, common, s);
+  if (s.same_ids.value_or(is_lossless(s.flags[0])))
+    for (Setting& setting : s.settings) setting.ids_group = 0;
+  return run_study(parser, s);
+}
+
+int bench_ladder_command(const Args& args) {
+  ArgParser parser(
+      "bench ladder",
+      "Levers FLAG=off:on (two values of a flag), all off, then on one after the other: what each adds.\n"
+      "MODEL and what is not listed here goes to every run.");
+  Study s;
+  s.ladder = true;
+  Args others = args, common;
+  if (!parse(parser, others, s)) return 0;
+  std::vector<Args> levers;  // off, on
+  for (const std::string& arg : others) {
+    const size_t end = arg.find_first_not_of("abcdefghijklmnopqrstuvwxyz-_");
+    if (arg[0] == '-' || end == std::string::npos || arg[end] != '=') {  // a flag, a value or MODEL
+      common.push_back(arg);
+      continue;
+    }
+    const auto [flag, values] = flag_and_values(parser, arg, ':');
+    if (values.size() != 2)
+      parser.refuse("'" + arg + "' is no lever FLAG=off:on: it has more than two values");
+    if (std::count(s.flags.begin(), s.flags.end(), flag) > 0) parser.refuse(flag + " is two levers");
+    s.flags.push_back(flag);
+    levers.push_back(values);
+  }
+  if (levers.empty()) parser.refuse("no lever FLAG=off:on was given");
+  set_command(parser, common, s);
+  size_t ids_group = 0;
+  for (size_t on = 0; on <= levers.size(); ++on) {  // so many levers are on
+    if (on > 0 && !s.same_ids.value_or(is_lossless(s.flags[on - 1]))) ++ids_group;
+    Setting rung = {on == 0 ? "all off" : "+ " + s.flags[on - 1] + "=" + levers[on - 1][1], {}, ids_group};
+    for (size_t i = 0; i < levers.size(); ++i)
+      rung.flags.push_back(flag_argument(s.flags[i], levers[i][i < on]));
+    s.settings.push_back(rung);
+  }
+  return run_study(parser, s);
+}
+
+}  // namespace nano

@@ -1,0 +1,74 @@
+#include "app/serve_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/error.h"    // Error
+#include "base/options.h"  // parse_human_int
+#include "base/rng.h"      // random_bits
+
+namespace nano {
+
+namespace {
+
+constexpr int64_t kMostTokens = 1'000'000;
+constexpr uint32_t kPrefix = UINT32_MAX,
+                   kLengths = UINT32_MAX - 1;  // the other streams are the prompts' numbers
+
+void append_random_ids(std::vector<int32_t>& ids, int64_t count, int32_t vocab, RngKey key) {
+  for (int64_t i = 0; i < count; ++i) ids.push_back(int32_t(random_bits(key, uint64_t(i)) % uint64_t(vocab)));
+}
+
+// Whole numbers from floor(middle · (1 − ratio)) to ceil(middle · (1 + ratio)), but at least 1.
+int64_t random_length(int64_t middle, double ratio, uint64_t bits) {
+  const auto low = std::max<int64_t>(1, int64_t(std::floor(double(middle) * (1 - ratio))));
+  const auto high = std::max<int64_t>(low, int64_t(std::ceil(double(middle) * (1 + ratio))));
+  return low + int64_t(bits % uint64_t(high - low + 1));
+}
+
+}  // namespace
+
+std::vector<LoadItem> make_load(const LoadOptions& o, int32_t vocab_size) {
+  const std::vector<std::pair<int64_t, int64_t>> one = {{o.input_len, o.output_len}};
+  const auto& lengths = o.mix.empty() ? one : o.mix;
+  std::mt19937_64 arrivals(o.seed);
+  std::gamma_distribution<double> gap(o.burstiness, 1 / (o.request_rate * o.burstiness));  // mean 1 / rate
+  std::vector<LoadItem> load(static_cast<size_t>(o.num_prompts));
+  for (size_t i = 0; i < load.size(); ++i) {
+    const auto [input, output] = lengths[i % lengths.size()];
+    const int64_t input_len = random_length(input, o.range_ratio, random_bits({o.seed, kLengths}, 2 * i));
+    load[i].output_len = random_length(output, o.range_ratio, random_bits({o.seed, kLengths}, 2 * i + 1));
+    append_random_ids(load[i].prompt, o.prefix_len, vocab_size, {o.seed, kPrefix});
+    append_random_ids(load[i].prompt, input_len, vocab_size, {o.seed, uint32_t(i)});
+    if (i > 0 && std::isfinite(o.request_rate)) load[i].arrival = load[i - 1].arrival + gap(arrivals);
+  }
+  return load;
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return parts;
+}
+
+std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where) {
+  std::vector<std::pair<int64_t, int64_t>> mix;
+  for (const std::string& pair : split_list(text)) {
+    const size_t colon = pair.find(':');
+    if (colon == pair.npos)
+      throw Error("'" + pair + "' is not INPUT:OUTPUT", where, "for example 512:16,64:256");
+    const int64_t input = parse_human_int(pair.substr(0, colon), where);
+    const int64_t output = parse_human_int(pair.substr(colon + 1), where);
+    if (std::min(input, output) < 1 || std::max(input, output) > kMostTokens)
+      throw Error("'" + pair + "' is out of range: both from 1 to 1000000", where);
+    mix.emplace_back(input, output);
+  }
+  return mix;
+}
+
+}  // namespace nano

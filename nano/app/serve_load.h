@@ -1,0 +1,38 @@
+// The load of `bench serve`: which prompts come when. Pure, and a function of these options and the vocabulary's size
+// alone: the same seed gives the same load, whatever the engine's other flags.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nano {
+
+struct LoadOptions {
+  int64_t num_prompts = 1000;
+  int64_t input_len = 1024, output_len = 128;    // tokens
+  std::vector<std::pair<int64_t, int64_t>> mix;  // (input, output), taken in turn in place of these two
+  double range_ratio = 0;                        // lengths are uniform within this share of those, both ways
+  int64_t prefix_len = 0;                        // tokens that all prompts begin with, beside input_len
+  double request_rate = std::numeric_limits<double>::infinity();  // a second; infinity = all at once
+  double burstiness =
+      1;  // gamma distributed gaps: 1 = Poisson arrivals, below 1 = in bursts, above 1 = more even
+  uint64_t seed = 0;
+};
+
+struct LoadItem {
+  double arrival = 0;  // seconds after the start
+  std::vector<int32_t> prompt;
+  int64_t output_len = 0;
+};
+
+std::vector<LoadItem> make_load(const LoadOptions& options, int32_t vocab_size);
+// "512:16,64:256". Error naming `where`.
+std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where);
+
+// "a,b" at its commas; "" is one empty part.
+std::vector<std::string> split_list(const std::string& text);
+
+}  // namespace nano

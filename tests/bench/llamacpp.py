@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""nano beside llama.cpp: the same file, the same threads, alternating runs, medians and their ratio.
+
+    python3 tests/bench/llamacpp.py --scratch DIR build            # llama.cpp, out of llama-cpp-python's source package
+    python3 tests/bench/llamacpp.py --scratch DIR formats          # Q4_0, Q8_0, Q4_K_M and F16 of the demo model
+    python3 tests/bench/llamacpp.py --scratch DIR measure [--formats Q4_1,Q8_0] [--threads 2] [--runs 5]
+
+Needs cmake, ninja, a C++ compiler and a network for `build` (about 15 minutes on two cores), and `make models` first.
+A requantised file has the speed of its format, not the quality. SmolLM2's rows of 576 are no multiple of 256, so its
+"Q4_K_M" is mostly Q5_0 and Q8_0. Machines are shared and noisy: compare only what one run has measured.
+"""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tarfile
+
+PACKAGE = "llama-cpp-python==0.3.36"  # vendors llama.cpp 0c1e57098
+SOURCE_SHA = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEMO = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+FORMATS = ["Q4_0", "Q8_0", "Q4_K_M", "F16"]
+
+
+def run(command, **options):
+    done = subprocess.run([str(word) for word in command], text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stderr or ''}")
+    return done.stdout
+
+
+def output(command, environment=None):
+    return run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def build(scratch, avx512):
+    scratch.mkdir(parents=True, exist_ok=True)
+    if not list(scratch.glob("llama_cpp_python-*.tar.gz")):
+        run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", "-d", scratch,
+             PACKAGE])
+    archive = next(scratch.glob("llama_cpp_python-*.tar.gz"))
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != SOURCE_SHA:
+        sys.exit(f"{archive} has the wrong SHA-256")
+    with tarfile.open(archive) as tar:
+        tar.extractall(scratch)
+    source = next(scratch.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    # GCC 12 drops the stores to an AMX tile configuration, because the intrinsic's asm names a part of it as its input;
+    # llama.cpp then dies of an illegal instruction on CPUs with AMX.
+    amx = source / "ggml/src/ggml-cpu/amx/mmq.cpp"
+    text = amx.read_text()
+    if "asm volatile" not in text:
+        amx.write_text(text.replace("_tile_loadconfig(&tc);",
+                                    'asm volatile("" : : "r"(&tc) : "memory"); _tile_loadconfig(&tc);'))
+    folder = scratch / ("build" if avx512 else "build-avx2")
+    isa = ["-DGGML_NATIVE=ON"] if avx512 else ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON"]
+    run(["cmake", "-S", source, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *isa, "-DLLAMA_CURL=OFF",
+         "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF"])
+    run(["ninja", "-C", folder, "llama-bench", "llama-quantize", "llama-batched-bench"])
+
+
+def formats(scratch):
+    for name in FORMATS:
+        run([scratch / "build/bin/llama-quantize", "--allow-requantize", DEMO, scratch / f"{name}.gguf", name, "2"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+class Peers:
+    def __init__(self, scratch, model, threads, avx512):
+        self.bin = scratch / ("build" if avx512 else "build-avx2") / "bin"
+        self.nano_binary = ROOT / "build" / ("release" if avx512 else "portable") / "nano"
+        self.model, self.threads = model, threads
+        self.bound = dict(os.environ, OMP_PROC_BIND="close", OMP_PLACES="cores")
+        self.read = []  # GB/s, measured by nano before each of its runs
+
+    def llama(self, prompt, answer, depth=0):
+        text = output([self.bin / "llama-bench", "-m", self.model, "-t", self.threads, "-p", prompt, "-n", answer,
+                       "-d", depth, "-r", 1, "-o", "json"], self.bound)
+        return json.loads(text)[0]["avg_ts"]
+
+    def llama_streams(self, streams, prompt=128, answer=64):
+        text = output([self.bin / "llama-batched-bench", "-m", self.model, "-t", self.threads, "-b", 2048, "-c",
+                       streams * (prompt + answer) + 64, "-npp", prompt, "-ntg", answer, "-npl", streams,
+                       "--output-format", "jsonl"], self.bound)
+        return json.loads(next(line for line in text.splitlines() if line.startswith("{")))["speed_tg"]
+
+    def nano(self, key, streams, prompt, answer):
+        text = output([self.nano_binary, "bench", "latency", self.model, "--threads", self.threads, "--batch-size",
+                       streams, "--input-len", prompt, "--output-len", answer, "--num-iters-warmup", 0, "--num-iters", 1,
+                       "--activation-dtype", "int8", "--json"])
+        result = json.loads(text)
+        self.read.append(result["read_gb_per_second"])
+        return result[key]
+
+    def cases(self):
+        decode, prefill = "decode_tokens_per_second", "prefill_tokens_per_second"
+        yield "decode, 1 stream", lambda: self.llama(0, 128), lambda: self.nano(decode, 1, 1, 129)
+        for streams in (4, 8, 16, 32):
+            yield (f"decode, {streams} streams", lambda s=streams: self.llama_streams(s),
+                   lambda s=streams: self.nano(decode, s, 128, 65))
+        for length in (512, 2048):
+            yield (f"prefill {length}", lambda n=length: self.llama(n, 0), lambda n=length: self.nano(prefill, 1, n, 1))
+        yield "decode at 4096", lambda: self.llama(0, 32, 4096), lambda: self.nano(decode, 1, 4096, 33)
+
+
+def measure(scratch, options):
+    print("| file | | llama.cpp | nano | ratio |\n|---|---|---|---|---|")
+    for name in options.formats.split(","):
+        model = DEMO if name == "Q4_1" else scratch / f"{name}.gguf"
+        peers = Peers(scratch, model, options.threads, not options.avx2)
+        for label, theirs, ours in peers.cases():
+            if options.only and options.only not in label:
+                continue
+            pairs = [(theirs(), ours()) for _ in range(options.runs)]
+            a, b = (statistics.median(side) for side in zip(*pairs))
+            print(f"| {name} | {label} | {a:.1f} | {b:.1f} | {b / a:.2f} |", flush=True)
+        print(f"| {name} | read GB/s, {options.threads} threads | | {statistics.median(peers.read):.1f} | |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["build", "formats", "measure"])
+    parser.add_argument("--scratch", type=pathlib.Path, required=True, help="a folder for llama.cpp and the files")
+    parser.add_argument("--formats", default="Q4_1,Q4_0,Q8_0,Q4_K_M,F16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", help="cases whose name has this, e.g. 'decode, 1'")
+    parser.add_argument("--avx2", action="store_true", help="both sides without AVX-512 (build, and make PORTABLE=1)")
+    options = parser.parse_args()
+    if options.what == "build":
+        build(options.scratch, not options.avx2)
+    elif options.what == "formats":
+        formats(options.scratch)
+    else:
+        measure(options.scratch, options)
+
+
+main()
