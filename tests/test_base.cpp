@@ -1,13 +1,17 @@
 // base/: random numbers, number formats, errors, mapped files.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -289,21 +293,60 @@ TEST_CASE(
     "a model file that is cut short while it is in use ends the process with one line and exit code 1") {
   TempDir dir;
   const std::string model = dir.path + "/model.gguf", err = dir.path + "/err";
-  std::filesystem::copy(nano_test::tiny(), model);
-  // ref reads the weights where they are mapped. Its report comes once they are.
+  // ref reads the weights where they are mapped. Its report comes once they are. On cpu the embedding is read there.
   const std::string script =
-      "$NANO run $MODEL Moses --raw --device ref --ignore-eos --max-tokens 1000 >/dev/null 2>$ERR & "
+      ": > $ERR; $NANO run $MODEL Moses --raw $DEVICE --ignore-eos --max-tokens 1000 >/dev/null 2>$ERR & "
       "while kill -0 $! && ! grep -q device $ERR; do sleep 0.01; done; "
       "truncate -s 4096 $MODEL; wait $!";
-  const std::string variables =
-      "NANO=" + nano_test::nano_binary() + "; MODEL=" + model + "; ERR=" + err + "; ";
-  const int status = std::system((variables + script).c_str());
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 1);
-  const std::string text = read_file(err),
-                    line = "nano: the model file changed or was truncated while in use\n";
-  REQUIRE(text.size() > line.size());
-  CHECK(text.substr(text.size() - line.size()) == line);
+  for (const std::string device : {"--device ref", "--device cpu --threads 2"}) {
+    CAPTURE(device);
+    std::filesystem::copy(nano_test::tiny(), model, std::filesystem::copy_options::overwrite_existing);
+    const std::string variables = "NANO=" + nano_test::nano_binary() + "; MODEL=" + model + "; ERR=" + err +
+                                  "; DEVICE=\"" + device + "\"; ";
+    const int status = std::system((variables + script).c_str());
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 1);
+    const std::string text = read_file(err),
+                      line = "error: the model file changed or was truncated while in use\n";
+    const size_t at = text.find(line);
+    REQUIRE(at != std::string::npos);
+    CHECK(at + line.size() == text.size());
+  }
+}
+
+TEST_CASE(
+    "threads that read a truncated file at once end the process with one line; another SIGBUS kills it") {
+  TempDir dir;
+  auto in_child = [&](bool truncated) {  // how it ends, and what it says
+    const std::string path = dir.write("mapped", std::string(64 << 12, 'x')), err = dir.write("err", "");
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open(err.c_str(), O_WRONLY | O_APPEND), STDERR_FILENO);
+      report_truncated_files();
+      if (!truncated) std::raise(SIGBUS);
+      const MappedFile file(path);
+      if (truncate(path.c_str(), 4096) != 0) _exit(2);
+      std::atomic<int> ready{0};
+      std::vector<std::thread> threads;
+      for (size_t i = 1; i <= 4; ++i)
+        threads.emplace_back([&, i] {
+          for (++ready; ready < 4;) std::this_thread::yield();
+          [[maybe_unused]] const volatile uint8_t byte = file.data()[i << 12];
+        });
+      for (std::thread& thread : threads) thread.join();
+      _exit(3);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return std::pair(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(err));
+  };
+  const std::string line = "error: the model file changed or was truncated while in use\n";
+  for (int i = 0; i < 50; ++i) {
+    const auto [code, text] = in_child(true);
+    CHECK(code == 1);
+    CHECK(text == line);
+  }
+  CHECK(in_child(false).first == 128 + SIGBUS);
 }
 
 TEST_CASE("a checkpoint with more layers than its config is one line of warning, with the number") {
@@ -320,7 +363,7 @@ TEST_CASE("a checkpoint with more layers than its config is one line of warning,
   CHECK(ran.exit_code == 0);
   const std::string line =
       "warning: 12 tensors are in the file but not in the model: "
-      "model.layers.1.input_layernorm.weight, … (`nano info` lists them)\n";
+      "model.layers.1.input_layernorm.weight, … (`build/nano info` lists them)\n";
   const size_t at = ran.err.find("warning: ");
   REQUIRE(at != std::string::npos);
   CHECK(ran.err.substr(at, line.size()) == line);

@@ -39,7 +39,7 @@ TEST_CASE("the line of figures has a rate where enough tokens were generated to 
   const std::string few = nano::stats_line({answer_of(2)});
   CHECK(few == "3 prompt tokens (2 cached), first token after 0.50 s; 2 tokens in 2.50 s");
   CHECK(nano::stats_line({answer_of(9)}) ==
-        "3 prompt tokens (2 cached), first token after 0.50 s; 9 tokens in 2.50 s, 4.0 tokens/s");
+        "3 prompt tokens (2 cached), first token after 0.50 s; 9 tokens in 2.50 s, decode 4.0 tokens/s");
   nano::RequestOutput failed = answer_of(9);
   failed.metrics = {1.0, 0, 0};
   CHECK(nano::stats_line({failed}) == "0 prompt tokens, nothing generated");

@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "catch.h"       // Catch2, version 2 or 3
 #include "data.h"        // data_path
@@ -89,6 +92,8 @@ TEST_CASE("--help is on stdout and fits a screen") {
   CHECK(run.exit_code == 0);
   CHECK(contains(run.out, "--[no-]enable-prefix-caching"));
   CHECK(contains(run.out, "{prefix cache}"));
+  CHECK(contains(run.out, "default: the model's context"));
+  CHECK(contains(run.out, "tiny-draft"));
   CHECK(!contains(run.out, "\x1b"));
   size_t at = 0;  // the groups, in the order of the table
   for (const char* group : {"Positionals:\n", "\nModel:\n", "\nMemory and KV cache:\n", "\nScheduler:\n",
@@ -156,6 +161,19 @@ TEST_CASE("a prompt may look like a list, a flag or nothing that CLI11 expects")
   }
 }
 
+TEST_CASE("only the names of flags may have underscores: values and what follows -- stay as they are") {
+  const auto prompt = run_nano(run_args({"--json", "--", "--my_prompt_x"}));
+  INFO(prompt.err);
+  REQUIRE(prompt.exit_code == 0);
+  CHECK(Json::parse(prompt.out)["prompt"] == "--my_prompt_x");
+  CHECK(Json::parse(run_nano(run_args({"--json", "--", "--top_k"})).out)["prompt"] == "--top_k");
+  const auto value = run_nano(run_args({"x", "--chat_template", "--no_such"}));
+  CHECK(contains(value.err, "--no_such: cannot open"));
+  const auto flag = run_nano(run_args({"x", "--chat_template", "--top_k"}));
+  CHECK(contains(flag.err, "--top_k: cannot open"));
+  CHECK(run_nano(run_args({"x", "--max_tokens=1", "--no_enable_prefix_caching"})).exit_code == 0);
+}
+
 TEST_CASE("F6 an empty prompt fails alone, and the good one beside it is answered") {
   const std::string file =
       temporary_file("\"\"\n{\"prompt_token_ids\": []}\n{\"prompt\": \"And he said\"}\n");
@@ -172,6 +190,30 @@ TEST_CASE("F6 an empty prompt fails alone, and the good one beside it is answere
     CHECK(out[0].contains("error"));
   else
     CHECK(out[0]["prompt_token_ids"].size() == 1);
+}
+
+TEST_CASE("a batch says on a terminal how far it is, and only there") {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE((terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0));
+  const std::string name = ptsname(terminal);
+  const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);  // so that reading ends when we close it
+  std::string shown;
+  std::thread reader([&] {
+    char bytes[4096];
+    for (ssize_t n; (n = read(terminal, bytes, sizeof bytes)) > 0;) shown.append(bytes, size_t(n));
+  });
+  const std::string file = temporary_file("\"And\"\n\"In the\"\n"), out = temporary_file("");
+  std::string command = nano_test::nano_binary();
+  for (const std::string& arg : run_args({"--json", "--prompts", file})) command += " " + arg;
+  CHECK(std::system((command + " >" + out + " 2>" + name).c_str()) == 0);
+  close(other_end);
+  reader.join();
+  close(terminal);
+  std::remove(file.c_str());
+  CHECK(contains(shown, "answering "));
+  CHECK(contains(shown, "100%"));
+  CHECK(shown.back() == '\r');  // it is gone
+  CHECK(json_lines(nano_test::take_file(out)).size() == 2);
 }
 
 TEST_CASE("each line of --prompts has its own fields, and a bad one its own error") {

@@ -1,14 +1,18 @@
 // The built binary given what it cannot do: streams that are full or closed, flags and files that make no sense.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
-#include "catch.h"       // Catch2, version 2 or 3
-#include "data.h"        // data_path
-#include "subprocess.h"  // run_nano, temporary_file
+#include "app/loader.h"        // check_output_file
+#include "base/error.h"        // Error
+#include "base/mapped_file.h"  // read_file
+#include "catch.h"             // Catch2, version 2 or 3
+#include "data.h"              // data_path
+#include "subprocess.h"        // run_nano, temporary_file
 
 using nano_test::contains;
 using nano_test::lines;
@@ -57,10 +61,23 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
       {{"run", tiny(), "x", "--no-such-flag"}, "'--no-such-flag' is not one of its flags"},
       {{"run", tiny(), "x", "-q"}, "'-q' is not one of its flags"},
       {{"run", tiny(), "x", "y"}, "'y' is one argument too many"},
-      {{"run", tiny(), "x", "--temperature"}, "nano run --temperature: needs a value"},
-      {{"run", tiny(), "x", "--no-sampler=3"}, "nano run --no-sampler: takes no value"},
+      {{"run", tiny(), "x", "--temperature"}, "build/nano run --temperature: needs a value"},
+      {{"run", tiny(), "x", "--no-sampler=3"}, "build/nano run --no-sampler: takes no value"},
       {{"run", tiny(), "x", "--device", "auto|ref"}, "one of auto, ref, cpu"},
-      {{"run", tiny()}, "stdin is empty"},
+      {{"run", tiny()}, "build/nano run: no PROMPT was given, and stdin is empty"},
+      {{"run", tiny(), "--prompt-token-ids", "1k"}, "--prompt-token-ids: '1k' is not a plain whole number"},
+      {{"run", tiny(), "--prompt-token-ids", "1,-4"}, "--prompt-token-ids: -4 is out of range"},
+      {{"run", tiny(), "--prompt-token-ids", "1,,2"}, "'' is not a plain whole number"},
+      {{"run", tiny(), "--prompt-token-ids", "1,2147483648"}, ": 2147483648 is out of range"},
+      {{"run", tiny(), "x", "--stop-token-ids", "1.0"},
+       "--stop-token-ids: '1.0' is not a plain whole number"},
+      {{"run", tiny(), "x", "--logit-bias", "{\"5,6\": 100}"},
+       "logit_bias: '5,6' is not a plain whole number"},
+      {{"run", tiny(), "x", "--logprobs", "-1"}, "--logprobs: all log-probabilities a token are more than"},
+      {{"run", tiny(), "x", "--load-format", "dummy"},
+       "tiny-Q8_0.gguf: --load-format dummy needs a config.json"},
+      {{"info", tiny(), "--load-format", "dummy"}, "tiny-Q8_0.gguf: --load-format dummy needs a config.json"},
+      {{"run", tiny(), "x", "--no_such_flag"}, "'--no_such_flag' is not one of its flags"},
       {{"run", tiny(), "-"}, "stdin is empty"},
       {{"run", tiny(), "--prompts", "-"}, "stdin: it holds no prompts"},
       {{"tokenize", tiny(), "--messages", object}, "'messages' must be a list of objects"},
@@ -92,6 +109,41 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
   std::remove(empty.c_str());
   std::remove(password.c_str());
   std::remove(no_merges.c_str());
+}
+
+TEST_CASE("a file to be written is never the model, by whatever name") {
+  const std::string file = temporary_file(""), dir = file + ".dir", gguf = dir + "/copy.gguf",
+                    link = dir + "/link";
+  std::filesystem::copy(nano_test::data_path("golden/checkpoints/llama-bf16"), dir);
+  std::filesystem::copy(tiny(), gguf);
+  std::filesystem::create_symlink(gguf, link);
+  auto refusal = [](const std::string& output, const std::string& model) -> std::string {
+    nano::EngineOptions options;
+    options.model = model;
+    try {
+      nano::check_output_file("--output-json", output, options);
+      return "";
+    } catch (const nano::Error& error) {
+      return error.what();
+    }
+  };
+  const std::string shard = dir + "/model.safetensors";
+  for (const auto& [model, output] : {std::pair{gguf, gguf}, {gguf, link}, {link, gguf}, {dir, shard}}) {
+    CAPTURE(model, output);
+    const std::string before = nano::read_file(output);
+    const auto ran =
+        run_nano({"run", model, "--prompt-token-ids", "1", "--max-tokens", "1", "--trace", output});
+    CHECK(ran.exit_code == 2);
+    const std::string rest =
+        ": " + output + " is a file of the model, and would be overwritten (name another file)";
+    CHECK(ran.err == "error: --trace" + rest + "\n");
+    CHECK(nano::read_file(output) == before);
+    CHECK(refusal(output, model) == "--output-json" + rest);
+    for (const std::string& good : {std::string(), dir + "/fresh.json", tiny()})
+      CHECK(refusal(good, model) == "");
+  }
+  std::filesystem::remove_all(dir);
+  std::remove(file.c_str());
 }
 
 TEST_CASE("a conversation in --prompts that is none is its line's error") {

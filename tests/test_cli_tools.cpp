@@ -145,6 +145,7 @@ TEST_CASE("info says the KV cache that run then has") {
     CAPTURE(said, has);
     CHECK(std::abs(said - has) <= (flags.size() == 2 && flags[0] == "--device-memory" ? has / 100 : 0));
   }
+  CHECK(contains(run_nano({"info", tiny()}).out, "\n`build/nano run` with these flags, about:\nmemory "));
   const auto refused = run_nano({"info", tiny(), "--device-memory", "10MB"});
   CHECK(refused.exit_code == 0);
   CHECK(contains(refused.out, "no memory for the cache blocks"));

@@ -1,5 +1,7 @@
 // app/resolve: flags that depend on each other, limits of memory, and what is refused.
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -96,6 +98,18 @@ TEST_CASE("M1 the sum is printed, and the flag value it names is enough") {
   o.kv_cache_memory_bytes = 100;  // then this is the knob to turn, not the other one
   CHECK(contains(refusal(o), "give --kv-cache-memory-bytes"));
   CHECK(!contains(refusal(o), "give --device-memory"));
+}
+
+TEST_CASE("the machine's memory is what a control group above this process allows") {
+  const std::string file = nano_test::temporary_file(""), root = file + ".dir";
+  CHECK(nano::physical_memory(root) > 1000);
+  std::filesystem::create_directories(root + "/proc/self");
+  std::filesystem::create_directories(root + "/sys/fs/cgroup/job/step");
+  std::ofstream(root + "/proc/self/cgroup") << "0::/job/step\n";
+  std::ofstream(root + "/sys/fs/cgroup/job/memory.max") << "1000\n";
+  CHECK(nano::physical_memory(root) == 1000);
+  std::filesystem::remove_all(root);
+  std::remove(file.c_str());
 }
 
 TEST_CASE("without --device-memory the KV cache gets 4 GiB at most, or what one sequence needs") {

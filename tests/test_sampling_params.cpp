@@ -181,6 +181,18 @@ TEST_CASE("validate: logprobs up to the cap; the whole vocabulary only without o
   }
 }
 
+TEST_CASE("validate: all log-probabilities are called all") {
+  SamplingParams p;
+  p.logprobs = -1;
+  std::string message;
+  try {
+    validate(p, kVocab);
+  } catch (const Error& e) {
+    message = e.problem;
+  }
+  CHECK(message == "all log-probabilities a token are more than the limit of 20");
+}
+
 TEST_CASE("validate: raises a tiny temperature, leaves greedy alone, and drops seed -1") {
   auto validated = [](const Change& change) {
     SamplingParams p = with(change);

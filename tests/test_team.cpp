@@ -13,6 +13,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/cgroup.h"  // cgroup_cpu_quota, cgroup_memory_limit
 #include "catch.h"
 
 using namespace nano;
@@ -190,4 +191,22 @@ TEST_CASE("the quota of control groups, v1 and v2, is the least along the path")
                       {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}});
   CHECK(cgroup_cpu_quota(unlimited.path) == 0.0);
   CHECK(cgroup_cpu_quota("/nowhere") == 0.0);
+}
+
+TEST_CASE("so is the memory that they allow") {
+  FakeRoot v2({{"/proc/self/cgroup", "0::/a/b\n"},
+               {"/sys/fs/cgroup/a/b/memory.max", "max\n"},
+               {"/sys/fs/cgroup/a/memory.max", "3000000000\n"},
+               {"/sys/fs/cgroup/memory.max", "4000000000\n"}});
+  CHECK(cgroup_memory_limit(v2.path) == 3e9);
+  FakeRoot container({{"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/memory.max", "500000\n"}});
+  CHECK(cgroup_memory_limit(container.path) == 5e5);
+  FakeRoot v1({{"/proc/self/cgroup", "4:cpu,cpuacct:/docker/y\n2:memory:/docker/x\n0::/\n"},
+               {"/sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "700000\n"},
+               {"/sys/fs/cgroup/memory/docker/y/memory.limit_in_bytes", "100\n"},
+               {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"}});
+  CHECK(cgroup_memory_limit(v1.path) == 7e5);
+  FakeRoot unlimited({{"/proc/self/cgroup", "0::/a\n"}, {"/sys/fs/cgroup/a/memory.max", "max\n"}});
+  CHECK(cgroup_memory_limit(unlimited.path) == 0.0);
+  CHECK(cgroup_memory_limit("/nowhere") == 0.0);
 }

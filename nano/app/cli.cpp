@@ -1,6 +1,7 @@
 #include "app/cli.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,11 +19,21 @@ namespace {
 constexpr size_t kMaxArgument = 4 << 20;
 constexpr size_t kHelpColumn = 34, kHelpWidth = 74;
 
-// vLLM takes --max_model_len for --max-model-len, and so do scripts made for it.
-std::string with_dashes(std::string arg) {
-  if (arg.rfind("--", 0) != 0) return arg;
-  std::replace(arg.begin(), arg.begin() + std::ptrdiff_t(std::min(arg.find('='), arg.size())), '_', '-');
-  return arg;
+// vLLM takes --max_model_len for --max-model-len, and so do scripts made for it. Values, and what follows --, stay.
+Args with_dashes(Args args, const CLI::App& cli) {
+  bool is_value = false;
+  for (std::string& arg : args) {
+    if (std::exchange(is_value, false) || arg.rfind("--", 0) != 0) continue;
+    if (arg == "--") break;
+    const size_t end = std::min(arg.find('='), arg.size());
+    std::string name = arg.substr(0, end);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const CLI::Option* option = cli.get_option_no_throw(name);
+    if (option == nullptr) continue;
+    arg.replace(0, end, name);
+    is_value = end == arg.size() && option->get_items_expected_min() > 0;
+  }
+  return args;
 }
 
 // Broken between words; CLI11 indents what follows a line break.
@@ -53,7 +64,8 @@ std::string shown_default(const std::string& value) { return value.empty() ? "" 
 }  // namespace
 
 ArgParser::ArgParser(std::string command, std::string description)
-    : command_(std::move(command)), cli_(std::make_unique<CLI::App>(std::move(description), command_)) {
+    : command_("build/nano " + command),
+      cli_(std::make_unique<CLI::App>(std::move(description), std::move(command))) {
   cli_->set_help_flag("--help,-h", "this text");
   cli_->formatter(std::make_shared<HelpFormatter>());
   cli_->allow_extras();  // parse() refuses them, in its own words
@@ -145,11 +157,10 @@ void ArgParser::fill_positionals() {
 }
 
 bool ArgParser::parse(const Args& args) {
-  Args reversed;  // as CLI11 wants them
-  for (auto it = args.rbegin(); it != args.rend(); ++it) {
-    if (it->size() > kMaxArgument) refuse("an argument is longer than 4 MiB");
-    reversed.push_back(with_dashes(*it));
-  }
+  for (const std::string& arg : args)
+    if (arg.size() > kMaxArgument) refuse("an argument is longer than 4 MiB");
+  Args reversed = with_dashes(args, *cli_);  // as CLI11 wants them
+  std::reverse(reversed.begin(), reversed.end());
   try {
     cli_->parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
@@ -157,7 +168,7 @@ bool ArgParser::parse(const Args& args) {
     return false;
   } catch (const CLI::ArgumentMismatch& e) {  // "--stop: 1 required TEXT missing", "no-sampler was given …"
     const std::string what = e.what(), flag = what.substr(0, what.find_first_of(": "));
-    if (flag.rfind("--", 0) == 0) throw Error("needs a value", "nano " + command_ + " " + flag);
+    if (flag.rfind("--", 0) == 0) throw Error("needs a value", command_ + " " + flag);
     throw Error("takes no value", where(flag));
   } catch (const CLI::ParseError& e) {
     refuse(e.what());
@@ -171,12 +182,12 @@ bool ArgParser::parse(const Args& args) {
 }
 
 void ArgParser::refuse(const std::string& problem) const {
-  throw Error(problem, "nano " + command_, "see `build/nano " + command_ + " --help`");
+  throw Error(problem, command_, "see `" + command_ + " --help`");
 }
 
 void add_engine_flags(ArgParser& parser, EngineOptions& options) {
   parser.positional("MODEL", options.model,
-                    "a .gguf file, a Hugging Face directory, or a name: tiny, smollm2");
+                    "a .gguf file, a Hugging Face directory, or a name: tiny, tiny-draft, smollm2");
   parser.heading(engine_flags().front().group);
   parser.add("model", options.model, "the same as MODEL");
   for (const Flag& flag : engine_flags()) {
@@ -202,13 +213,21 @@ double parse_real(const std::string& text, const std::string& where) {
   return value;
 }
 
+int32_t parse_id(const std::string& text, const std::string& where) {
+  int32_t id = -1;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, id);
+  if (rest != end || error == std::errc::invalid_argument)
+    throw Error("'" + text + "' is not a plain whole number", where, "digits only: 0, 1, 2, …");
+  if (error != std::errc() || id < 0) throw Error(text + " is out of range", where);
+  return id;
+}
+
 std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where) {
   std::vector<int32_t> ids;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t comma = std::min(text.find(',', begin), text.size());
-    const int64_t id = parse_human_int(text.substr(begin, comma - begin), where);
-    if (id < 0 || id > INT32_MAX) throw Error(fmt::format("{} is out of range", id), where);
-    ids.push_back(int32_t(id));
+    ids.push_back(parse_id(text.substr(begin, comma - begin), where));
     begin = comma + 1;
   }
   return ids;

@@ -22,7 +22,8 @@ using Args = std::vector<std::string>;  // what stands after the command's name
 
 class ArgParser {
  public:
-  ArgParser(std::string command, std::string description);  // "run": errors and --help call it "nano run"
+  // "run": errors and --help call it "build/nano run".
+  ArgParser(std::string command, std::string description);
   ~ArgParser();
 
   void heading(std::string group) { group_ = std::move(group); }  // of the options that follow
@@ -47,7 +48,7 @@ class ArgParser {
   // False: --help was asked for and printed. Error: anything that was not declared, with where to look; a positional
   // (not an optional one) that is missing or empty.
   bool parse(const Args& args);
-  std::string where(const std::string& flag) const { return "nano " + command_ + " --" + flag; }
+  std::string where(const std::string& flag) const { return command_ + " --" + flag; }
   [[noreturn]] void refuse(const std::string& problem) const;  // Error with the hint to look at --help
 
  private:
@@ -68,7 +69,9 @@ class ArgParser {
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
 
 double parse_real(const std::string& text, const std::string& where);
-std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);  // "1,2,3": none below 0
+// Token ids and the like: "5", and "1,2,3". Digits only: 1k is a number, not an id.
+int32_t parse_id(const std::string& text, const std::string& where);
+std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);
 
 // The commands of build/nano, one source file each (app/run.cpp …; bench.cpp and bench_compare.cpp have two). They get
 // what stands after the command's name, and return the exit code; bad usage and what cannot start is an Error.

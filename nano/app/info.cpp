@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "app/loader.h"          // find_model, make_backend, memory_report, packed_bytes
+#include "app/loader.h"          // model_path, make_backend, memory_report, packed_bytes
 #include "app/output_json.h"     // filled, json_text
 #include "app/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
 #include "base/error.h"          // Error
@@ -54,8 +54,8 @@ Json ledger_json(const EngineOptions& options, const Resolved& r) {
           {"scratch_bytes", r.memory.scratch}};
 }
 
-// What `run` would start with, in its own words; with --device-memory the KV cache is nearly that size, because packed
-// weights are nearly the file's.
+// About what `run` would say: it will know the packed weights' size, which is nearly that in the file. With
+// --device-memory the KV cache differs by as much.
 std::string run_says(MemoryPlan plan) {
   try {
     plan_memory(plan);
@@ -85,7 +85,7 @@ Json formats_json(const Weights& weights) {
 
 Json info_of_model(const EngineOptions& options) {
   const std::unique_ptr<Weights> weights =
-      open_weights(find_model(options.model), options.load_format == "dummy", uint64_t(options.seed));
+      open_weights(model_path(options), options.load_format == "dummy", uint64_t(options.seed));
   if (!options.quantized_linear) expand_to_float32(*weights);
   const Resolved r = plan_to_fit(options, weights->config, packed_bytes(*weights), *make_backend(options));
   Json info = {{"model", options.model},
@@ -155,7 +155,7 @@ std::string info_text(const Json& info) {
     if (info.contains("config")) add(" + scratch and one sequence = {bytes_with_one_sequence}", row);
     add(row["fits"] ? ": fits in {usable_bytes}\n" : ": does not fit in {usable_bytes}\n", info);
   }
-  if (info.contains("run_says")) add("\n`run` with these flags:\n{run_says}", info);
+  if (info.contains("run_says")) add("\n`build/nano run` with these flags, about:\n{run_says}", info);
   for (const Json& name : info.value("unused_tensors", Json::array()))
     text += "unused        " + name.get<std::string>() + "\n";
   return text;

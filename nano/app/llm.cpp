@@ -51,13 +51,10 @@ std::unique_ptr<Tokenizer> make_dummy_tokenizer(int32_t vocab_size) {
 }
 
 // For --load-format dummy: the tokenizer beside the config.json, or one that needs no file.
-std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& path) {
-  const std::filesystem::path file(path);
-  const bool directory = std::filesystem::is_directory(file);
-  const std::filesystem::path folder = directory ? file : file.parent_path();
-  if (std::filesystem::exists(folder / "tokenizer.json"))
-    return tokenizer_from_hf((folder / "tokenizer.json").string());
-  return make_dummy_tokenizer(read_hf_config(directory ? (folder / "config.json").string() : path).V);
+std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& config) {
+  const std::filesystem::path beside = std::filesystem::path(config).parent_path() / "tokenizer.json";
+  if (std::filesystem::exists(beside)) return tokenizer_from_hf(beside.string());
+  return make_dummy_tokenizer(read_hf_config(config).V);
 }
 
 }  // namespace
@@ -104,7 +101,7 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
 LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTemplateOptions& chat_template,
          const Observe& observe)
     : start_seconds_(steady_seconds()) {
-  const std::string path = find_model(options.model);
+  const std::string path = model_path(options);
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   load_chat_template(chat_template);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);

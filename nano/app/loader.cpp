@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <unistd.h>
 
@@ -112,6 +113,30 @@ std::string find_model(const std::string& name) {
               name == "smollm2" ? "`make models` fetches it" : "names: tiny, tiny-draft, smollm2");
 }
 
+std::string model_path(const EngineOptions& options) {
+  std::string path = find_model(options.model);
+  if (options.load_format != "dummy") return path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return path + "/config.json";
+  char begin[4] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+  if (std::string(begin, sizeof begin) == "GGUF")
+    throw Error("--load-format dummy needs a config.json, and this is a GGUF file", path,
+                "give a config.json, or the directory that holds one");
+  return path;
+}
+
+void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options) {
+  if (output.empty()) return;
+  const fs::path model = find_model(options.model);
+  std::error_code ignored;  // of a file that is not there yet, or a directory that is none
+  bool same = fs::equivalent(output, model, ignored);
+  for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored))
+    same = same || fs::equivalent(output, entry.path(), ignored);
+  if (same)
+    throw Error(output + " is a file of the model, and would be overwritten", flag, "name another file");
+}
+
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,
                                           const std::vector<int32_t>& stop_ids, const Progress& progress,
                                           const Observe& observe) {
@@ -119,12 +144,13 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   LoadedEngine& e = *loaded;
   e.options = options;
   const bool dummy = options.load_format == "dummy";
-  const std::string path = find_model(options.model);
+  const std::string path = model_path(options);
+  check_output_file("--trace", options.trace, options);
 
   e.backend = make_backend(options);
   if (observe) e.backend = observe(std::move(e.backend));
   if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
-    const ModelConfig config = read_hf_config(fs::is_directory(path) ? path + "/config.json" : path);
+    const ModelConfig config = read_hf_config(path);
     resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
   }
   e.weights = open_weights(path, dummy, uint64_t(options.seed));

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/cgroup.h"        // cgroup_memory_limit
 #include "base/error.h"         // Error
 #include "engine/runner.h"      // Runner::batch_bytes
 #include "model/kv_cache.h"     // kv_bytes_per_token
@@ -104,14 +104,10 @@ void check_utilization(double gpu_memory_utilization) {
     throw Error("must be above 0 and at most 1", "--gpu-memory-utilization");
 }
 
-int64_t physical_memory() {
-  int64_t bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    int64_t limit = 0;
-    if (std::ifstream in(path); in >> limit && limit > 0)
-      bytes = std::min(bytes, limit);  // "max" is no number
-  }
-  return bytes;
+int64_t physical_memory(const std::string& root) {
+  const int64_t bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const double limit = cgroup_memory_limit(root);
+  return limit > 0 && limit < double(bytes) ? int64_t(limit) : bytes;
 }
 
 int64_t most_device_memory(const EngineOptions& options) {
@@ -176,8 +172,7 @@ Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, in
     m.max_model_len = s.max_model_len;
     m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
                 Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
-                backend.scratch_bytes(
-                    Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
+                backend.scratch_bytes(Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
     m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
   };
   plan_scratch();

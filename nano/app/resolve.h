@@ -42,8 +42,8 @@ int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& c
 int64_t count_parameters(const ModelConfig& config);
 // Error unless it is in (0, 1].
 void check_utilization(double gpu_memory_utilization);
-// What the machine has, or the cgroup allows.
-int64_t physical_memory();
+// What the machine has, or the control groups allow (`root`: as in base/cgroup.h).
+int64_t physical_memory(const std::string& root = "");
 // --device-memory, else half of the machine's.
 int64_t most_device_memory(const EngineOptions& options);
 

@@ -10,7 +10,7 @@
 #include "app/prompts.h"        // jobs_from_jsonl, render
 #include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, close_trace, stats_line
-#include "app/terminal.h"       // Interrupt, print_stderr, read_input
+#include "app/terminal.h"       // Interrupt, ProgressBar, print_stderr, read_input
 #include "base/error.h"         // Error
 
 namespace nano {
@@ -52,7 +52,8 @@ bool parse(const Args& args, RunOptions& o) {
     o.text = nothing ? "" : read_input("-");
     if (!o.text->empty() && o.text->back() == '\n') o.text->pop_back();
     if (o.text->empty())
-      throw Error(nothing ? "no PROMPT was given" : "no PROMPT was given, and stdin is empty", "nano run",
+      throw Error(nothing ? "no PROMPT was given" : "no PROMPT was given, and stdin is empty",
+                  "build/nano run",
                   "give PROMPT, --prompts FILE or --prompt-token-ids; \"\" is an empty PROMPT");
   }
   return true;
@@ -64,10 +65,29 @@ std::vector<PromptJob> make_jobs(const RunOptions& o) {
   PromptJob job;
   job.params = params;
   if (!o.token_ids.empty())
-    job.prompt.token_ids = parse_id_list(o.token_ids, "nano run --prompt-token-ids");
+    job.prompt.token_ids = parse_id_list(o.token_ids, "build/nano run --prompt-token-ids");
   else
     job.prompt.text = *o.text;
   return {job};
+}
+
+// An answer alone is printed while it comes; of several, a bar says how many are done. It is wiped at the end.
+std::vector<RequestOutput> answer(LLM& llm, const std::vector<PromptJob>& jobs, bool streams,
+                                  Interrupt& interrupt) {
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  std::vector<int32_t> priorities;
+  for (const PromptJob& job : jobs) {
+    prompts.push_back(job.prompt);
+    params.push_back(job.params);
+    priorities.push_back(job.priority);
+  }
+  ProgressBar bar("answering");
+  int64_t done = 0;
+  auto show = [&](const RequestOutput& out) { bar.show(done += out.finished, int64_t(jobs.size())); };
+  const auto on_update = streams ? LLM::OnUpdate(print_delta) : LLM::OnUpdate(show);
+  return llm.generate(
+      prompts, params, on_update, [&] { return interrupt.taken(); }, priorities);
 }
 
 void print_text(const std::vector<RequestOutput>& results) {
@@ -100,17 +120,7 @@ int run_command(const Args& args) {
   Interrupt interrupt;
   for (PromptJob& job : jobs) render(*llm, job, o.prompt);
   const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  std::vector<int32_t> priorities;
-  for (const PromptJob& job : jobs) {
-    prompts.push_back(job.prompt);
-    params.push_back(job.params);
-    priorities.push_back(job.priority);
-  }
-  const std::vector<RequestOutput> results = llm->generate(
-      prompts, params, streams ? print_delta : LLM::OnUpdate(), [&] { return interrupt.taken(); },
-      priorities);
+  const std::vector<RequestOutput> results = answer(*llm, jobs, streams, interrupt);
 
   if (o.json) {
     for (const RequestOutput& result : results)

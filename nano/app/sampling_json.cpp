@@ -63,8 +63,7 @@ void set_logit_bias(SamplingParams& p, const Json& value, const std::string& whe
   p.logit_bias.clear();
   for (const auto& [key, bias] : value.items()) {
     if (!bias.is_number()) wrong_type(where, "logit_bias", "an object {\"token id\": bias}");
-    const std::vector<int32_t> ids = parse_id_list(key, where + ": logit_bias");
-    p.logit_bias[ids.at(0)] = bias.get<float>();
+    p.logit_bias[parse_id(key, where + ": logit_bias")] = bias.get<float>();
   }
 }
 

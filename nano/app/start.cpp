@@ -26,7 +26,7 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
   if (const auto& unused = llm->loaded().weights->unused_tensors; !unused.empty())
     print_stderr("warning: {} in the file but not in the model: {}{}\n",
                  unused.size() == 1 ? "a tensor is" : fmt::format("{} tensors are", unused.size()), unused[0],
-                 unused.size() == 1 ? "" : ", … (`nano info` lists them)");
+                 unused.size() == 1 ? "" : ", … (`build/nano info` lists them)");
   return llm;
 }
 
@@ -73,7 +73,7 @@ std::string stats_line(const std::vector<RequestOutput>& results) {
                       t.generated, t.end - t.begin);
   // Decoding alone: the first token belongs to the prompt's time.
   if (t.generated >= kEnoughForRate && t.end > t.first_token)
-    line += fmt::format(", {:.1f} tokens/s", double(t.generated - 1) / (t.end - t.first_token));
+    line += fmt::format(", decode {:.1f} tokens/s", double(t.generated - 1) / (t.end - t.first_token));
   return line;
 }
 

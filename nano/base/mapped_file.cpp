@@ -1,5 +1,6 @@
 #include "base/mapped_file.h"
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -54,11 +55,17 @@ void MappedFile::drop_pages(const void* begin, size_t bytes) const {
 
 void report_truncated_files() {
   struct sigaction action = {};
-  action.sa_flags =
-      SA_SIGINFO | int(SA_RESETHAND);  // any other SIGBUS: back to the default, which it meets next
+  // Without SA_RESETHAND: a second thread may meet the same fault before the first has ended the process.
+  action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = [](int, siginfo_t* info, void*) {
-    if (info->si_code != BUS_ADRERR) return;
-    constexpr char kLine[] = "nano: the model file changed or was truncated while in use\n";
+    if (info->si_code != BUS_ADRERR) {
+      std::signal(SIGBUS, SIG_DFL);  // any other fault: as if we were not here
+      std::raise(SIGBUS);
+      return;
+    }
+    static std::atomic_flag said;  // by one; the others wait for the end
+    while (said.test_and_set()) pause();
+    constexpr char kLine[] = "error: the model file changed or was truncated while in use\n";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof kLine - 1);
     _exit(1);
   };

@@ -32,8 +32,8 @@ const Flag kFlags[] = {
      "off: the same checkpoint expanded to float32", ""},
     {"activation-dtype", &O::activation_dtype, kModel, "quantized linear",
      "what a quantised matrix is multiplied with", "auto|float32|int8"},
-    {"max-model-len", &O::max_model_len, kModel, "", "longest prompt + output; -1 = what the memory allows",
-     ""},
+    {"max-model-len", &O::max_model_len, kModel, "",
+     "longest prompt + output; default: the model's context; -1 = what the memory allows", ""},
     {"seed", &O::seed, kModel, "sampler", "of requests that bring none", ""},
     {"threads", &O::threads, kModel, "", "0 = the cores that this process may use", ""},
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <system_error>
@@ -15,7 +13,8 @@
 #include <immintrin.h>
 #endif
 
-#include "base/error.h"  // Error, NANO_CHECK
+#include "base/cgroup.h"  // cgroup_cpu_quota
+#include "base/error.h"   // Error, NANO_CHECK
 
 namespace nano {
 
@@ -82,19 +81,6 @@ void wait_for_change(const std::atomic<T>& value, T old) {
   value.wait(old);
 }
 
-// Quota of one control group folder: v2 has "max 100000" or "150000 100000", v1 two files, -1 for no limit.
-double folder_quota(const std::string& folder) {
-  double quota = 0, period = 0;
-  std::string first;
-  if (std::ifstream v2(folder + "/cpu.max"); v2 >> first >> period) {
-    quota = std::atof(first.c_str());  // "max": 0
-  } else {
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
 }  // namespace
 
 std::vector<int32_t> allowed_cpus() {
@@ -109,26 +95,6 @@ std::vector<int32_t> allowed_cpus() {
     if (cores.insert(siblings).second) cpus.push_back(cpu);
   }
   return cpus;
-}
-
-double cgroup_cpu_quota(const std::string& root) {
-  double least = 0;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/a/b" (v1) or "0::/a/b" (v2)
-    const size_t a = line.find(':'), b = line.find(':', a + 1);
-    if (b == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(a + 1, b - a - 1) + ",";
-    const bool v2 = controllers == ",,";
-    if (!v2 && controllers.find(",cpu,") == std::string::npos) continue;
-    // In a container the path may be the host's and not exist here; then the root of the mount counts.
-    std::filesystem::path path = line.substr(b + 1), last;
-    for (; path != last; last = std::exchange(path, path.parent_path())) {
-      const double quota =
-          folder_quota(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu") + path.string());
-      if (quota > 0 && (least == 0 || quota < least)) least = quota;
-    }
-  }
-  return least;
 }
 
 int32_t team_size(int32_t requested) {

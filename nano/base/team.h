@@ -26,9 +26,6 @@ namespace nano {
 
 // CPUs this process may use, one per physical core, in order: the affinity mask without second hyperthreads.
 std::vector<int32_t> allowed_cpus();
-// CPUs' worth of time the control groups (v1 or v2) grant, a fraction perhaps; 0 = no limit. `root` stands before
-// /sys/fs/cgroup and /proc/self/cgroup (tests).
-double cgroup_cpu_quota(const std::string& root = "");
 // What a team of `requested` threads gets (0 = as many as there are): at least 1, never more than cores and quota.
 int32_t team_size(int32_t requested);
 

@@ -39,7 +39,9 @@ void check_logprobs(const char* field, const std::optional<int32_t>& k, int32_t 
   const int32_t asked = *k == -1 ? vocab_size : *k;
   const int32_t cap = max_logprobs == -1 ? vocab_size : max_logprobs;
   if (asked > cap)
-    refuse(field, fmt::format("{} log-probabilities a token are more than the limit of {}", asked, cap),
+    refuse(field,
+           fmt::format("{} log-probabilities a token are more than the limit of {}",
+                       *k == -1 ? "all" : std::to_string(asked), cap),
            max_logprobs == -1 ? "the vocabulary has no more" : "ask for fewer, or raise --max-logprobs");
 }
 

@@ -1,9 +1,12 @@
-// Any bytes as a GGUF file: an Error or values that can all be read.
+// Any bytes as a GGUF file: an Error or values that can all be read, and then an Error or a model of them.
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "base/error.h"       // Error
-#include "checkpoint/gguf.h"  // GgufFile
+#include "base/error.h"          // Error
+#include "checkpoint/gguf.h"     // GgufFile
+#include "checkpoint/weights.h"  // open_gguf
+#include "memory_file.h"         // MemoryFile
 
 namespace {
 
@@ -38,6 +41,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     volatile uint64_t keep = sum;  // so that the reads are not optimised away
     (void)keep;
+  });
+  const nano_test::MemoryFile same(data, size);
+  tolerate([&] {
+    const std::unique_ptr<nano::Weights> weights = nano::open_gguf(same.path());
+    for (const auto& [name, w] : weights->linears()) {
+      std::vector<float> row(size_t(w.K));
+      nano::decode_rows(w, w.N - 1, 1, row.data());
+    }
   });
   return 0;
 }

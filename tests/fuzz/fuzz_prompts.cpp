@@ -12,7 +12,7 @@ namespace {
 
 void check(nano::PromptJob& job) {
   try {
-    if (job.error.empty()) nano::validate(job.params, 1000);
+    if (job.prompt.error.empty()) nano::validate(job.params, 1000);
   } catch (const nano::Error&) {
   }
 }

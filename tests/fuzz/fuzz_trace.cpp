@@ -4,15 +4,15 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "app/commands.h"  // trace_command
-#include "base/error.h"    // Error
-#include "memory_file.h"   // MemoryFile
+#include "app/cli.h"      // trace_summary_command
+#include "base/error.h"   // Error
+#include "memory_file.h"  // MemoryFile
 
 namespace {
 
 void summarise(const std::string& path, const char* form) {
   try {
-    nano::trace_command({"summary", path, form});
+    nano::trace_summary_command({path, form});
   } catch (const nano::Error&) {
   }
 }
