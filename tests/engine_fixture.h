@@ -69,7 +69,8 @@ class EngineUnderTest {
     for (nano::SequenceOutput& out : engine().step()) {
       Answer& answer = answers[answer_key(out.request_id, out.index)];
       for (const nano::SampledToken& token : out.tokens) answer.ids.push_back(token.id);
-      for (nano::SampledToken& token : out.prompt_logprobs) answer.prompt_logprobs.push_back(std::move(token));
+      for (nano::SampledToken& token : out.prompt_logprobs)
+        answer.prompt_logprobs.push_back(std::move(token));
       answer.finish_reason = out.finish_reason;
       answer.num_cached_tokens = out.num_cached_tokens;
       answer.error = out.error;
@@ -91,8 +92,9 @@ class EngineUnderTest {
 
  private:
   std::unique_ptr<nano::LoadedEngine> loaded_;
-  std::map<nano::SeqId, uint64_t> hashes_;     // of a sequence's sampled rows so far
-  std::map<std::string, nano::SeqId> seq_of_;  // engines number sequences in the order in which they are added
+  std::map<nano::SeqId, uint64_t> hashes_;  // of a sequence's sampled rows so far
+  std::map<std::string, nano::SeqId>
+      seq_of_;  // engines number sequences in the order in which they are added
   nano::SeqId next_seq_ = 0;
 };
 

@@ -81,7 +81,7 @@ inline std::vector<double> linear_tolerance(const QuantLinear& w, const std::vec
       read_row(w, n, parts);
       for (int64_t k = 0; k < w.K; ++k) {
         const size_t g = size_t(k / w.group);
-        const float offset = w.code == Code::int8 ? 128 * scale[g]
+        const float offset = w.code == Code::int8          ? 128 * scale[g]
                              : w.offset == Offset::minimum ? minimum[g]
                                                            : scale[g] * float(zero[g]);
         row[size_t(k)] = std::fabs(row[size_t(k)]) + 2 * std::fabs(offset);
@@ -91,7 +91,8 @@ inline std::vector<double> linear_tolerance(const QuantLinear& w, const std::vec
       double squares = 0;
       for (int64_t k = 0; k < w.K; ++k)
         squares += std::pow(double(row[size_t(k)]) * x[size_t(m * w.K + k)], 2);
-      const double bias = w.bias.empty() ? 0 : std::fabs(double(w.bias[size_t(n)]));  // added last: one rounding
+      const double bias =
+          w.bias.empty() ? 0 : std::fabs(double(w.bias[size_t(n)]));  // added last: one rounding
       tolerance[size_t(m * w.N + n)] =
           1.2e-7 * (4 * std::sqrt(double(w.K)) * std::sqrt(squares) + bias) + 1e-30;
     }

@@ -382,7 +382,7 @@ TEST_CASE("bench serve refuses what it cannot do, in one line") {
       {{"--percentile-metrics", "ttft,speed"}, "--percentile-metrics"},
       {{"--metric-percentiles", "99,101"}, "--metric-percentiles must be in (0, 100]"},
       {{"--goodput", "ttft"}, "--goodput ttft needs milliseconds above 0: ttft:100"},
-      {{"--goodput", "itl:5"}, "nano bench serve --goodput: 'itl'"},
+      {{"--goodput", "itl:5"}, "build/nano bench serve --goodput: 'itl'"},
       {{"--goodput", "ttft:1", "tpot:0"}, "--goodput tpot needs milliseconds above 0"},
       {{"--save-result"}, "--save-result needs --result-filename"},
       {{"--temperature", "3"}, "--temperature must be in [0, 2]"},

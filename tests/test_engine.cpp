@@ -54,8 +54,8 @@ TEST_CASE("P4 a seeded request gives the same tokens alone, in any company, twic
     return r;
   };
   SECTION("with unseeded ones before and after it") {
-    const Answers got = EngineUnderTest(small_blocks()).run(
-        {other("a", 2, {}), request, other("b", 3, {}), other("c", 4, {})});
+    const Answers got = EngineUnderTest(small_blocks())
+                            .run({other("a", 2, {}), request, other("b", 3, {}), other("c", 4, {})});
     CHECK(got.at("seeded").ids == alone);
     CHECK(got.at("a").ids != got.at("b").ids);
   }
@@ -123,7 +123,8 @@ TEST_CASE("K1 chunks of any size give the same answer in ceil(29 / chunk) prefil
       int32_t most_used = 0;
       while (run.answers["x"].ids.empty()) {
         run.step(), ++steps;
-        most_used = std::max(most_used, run.engine().blocks().num_blocks() - run.engine().blocks().num_free());
+        most_used =
+            std::max(most_used, run.engine().blocks().num_blocks() - run.engine().blocks().num_free());
       }
       CHECK(steps == (29 + chunk - 1) / chunk);
       CHECK(most_used <= 8);  // 29 tokens in blocks of 4
@@ -165,7 +166,8 @@ TEST_CASE("B2 a hundred requests one after the other: references drop, content i
     check_idle(run);
   }
   CHECK(run.engine().blocks().num_evictions() > 0);
-  const double rate = double(run.engine().blocks().hit_tokens()) / double(run.engine().blocks().queried_tokens());
+  const double rate =
+      double(run.engine().blocks().hit_tokens()) / double(run.engine().blocks().queried_tokens());
   CHECK((rate >= 0 && rate <= 1));
 }
 
@@ -215,7 +217,8 @@ TEST_CASE("B6 prompt log-probabilities do not read the prefix cache, whole or in
   const Answer cold = run.run({request}).at("x");
   const Answer warm = run.run({request}).at("x");
   CHECK(cold.prompt_logprobs.size() == 20);  // the first token has none
-  for (size_t i = 0; i < cold.prompt_logprobs.size(); ++i) CHECK(cold.prompt_logprobs[i].id == request.prompt[i + 1]);
+  for (size_t i = 0; i < cold.prompt_logprobs.size(); ++i)
+    CHECK(cold.prompt_logprobs[i].id == request.prompt[i + 1]);
   CHECK(values(warm) == values(cold));
   CHECK(warm.num_cached_tokens == 0);
   nano::EngineOptions chunks = small_blocks();
@@ -279,7 +282,8 @@ TEST_CASE("F6 bad requests are refused one by one and hurt nobody") {
   bad_range.params.top_p = 1.5f;
   refused(bad_range);
   run.add(good);
-  CHECK_THROWS_AS(run.engine().add_request("good", good.prompt, good.params), nano::Error);  // the id is in use
+  CHECK_THROWS_AS(run.engine().add_request("good", good.prompt, good.params),
+                  nano::Error);  // the id is in use
   while (run.engine().has_work()) run.step();
 }
 
@@ -287,7 +291,9 @@ TEST_CASE("S1 a prompt that can never fit the pool is refused at once and blocks
   nano::EngineOptions options = small_blocks();
   options.num_gpu_blocks_override = 6;
   EngineUnderTest run(options);
-  CHECK(error_of([&] { run.add({"big", make_prompt(30, 1), greedy(4)}); }).find("block") != std::string::npos);
+  CHECK(error_of([&] {
+          run.add({"big", make_prompt(30, 1), greedy(4)});
+        }).find("block") != std::string::npos);
   CHECK(run.run({{"small", make_prompt(4, 1), greedy(4)}}).at("small").ids.size() == 4);
 }
 
@@ -299,7 +305,8 @@ TEST_CASE("NaN logits fail that request with a message; its neighbour goes on") 
     if (seq.id == 0 && seq.num_output_tokens() == 2)  // the hook sees the very row that is sampled next
       const_cast<float&>(row[5]) = std::numeric_limits<float>::quiet_NaN();
   };
-  const Answers got = run.run({{"sick", make_prompt(6, 1), greedy(8)}, {"well", make_prompt(6, 2), greedy(8)}});
+  const Answers got =
+      run.run({{"sick", make_prompt(6, 1), greedy(8)}, {"well", make_prompt(6, 2), greedy(8)}});
   CHECK(got.at("sick").finish_reason == FinishReason::error);
   CHECK_FALSE(got.at("sick").error.empty());
   CHECK(got.at("sick").ids.size() == 2);

@@ -19,15 +19,28 @@ using namespace nano_test;
 namespace {
 
 // One setting of each feature, as an index into its values.
-enum Factor { kBlock, kPaged, kChunk, kScheduling, kPrefix, kSeqs, kPreempt, kKv, kThreads, kTrace, kFactors };
+enum Factor {
+  kBlock,
+  kPaged,
+  kChunk,
+  kScheduling,
+  kPrefix,
+  kSeqs,
+  kPreempt,
+  kKv,
+  kThreads,
+  kTrace,
+  kFactors
+};
 constexpr std::array<int, kFactors> kLevels = {4, 2, 4, 2, 2, 3, 2, 2, 2, 2};
 using Row = std::array<int, kFactors>;
 
 std::string describe(const Row& row) {
-  static const char* const names[] = {"block", "contiguous", "chunk", "static", "no-prefix", "seqs",
-                                      "preempt", "no-kv", "threads", "trace"};
+  static const char* const names[] = {"block", "contiguous", "chunk", "static",  "no-prefix",
+                                      "seqs",  "preempt",    "no-kv", "threads", "trace"};
   std::string text;
-  for (int f = 0; f < kFactors; ++f) text += std::string(names[f]) + "=" + std::to_string(row[size_t(f)]) + " ";
+  for (int f = 0; f < kFactors; ++f)
+    text += std::string(names[f]) + "=" + std::to_string(row[size_t(f)]) + " ";
   return text;
 }
 
@@ -86,8 +99,9 @@ Setup apply(const nano::EngineOptions& base, const Row& row, int32_t longest) {
     setup.expects_preemption = paged && row[kScheduling] == 0 && *o.max_num_seqs > 1;
   }
   if (row[kTrace] == 1)
-    o.trace = setup.trace = (std::filesystem::temp_directory_path() /
-                             ("nano-equal-" + std::to_string(getpid()) + ".jsonl")).string();
+    o.trace = setup.trace =
+        (std::filesystem::temp_directory_path() / ("nano-equal-" + std::to_string(getpid()) + ".jsonl"))
+            .string();
   return setup;
 }
 
@@ -101,7 +115,8 @@ std::vector<Request> mixed_requests(int32_t vocab, int32_t max_tokens) {
     return ids;
   };
   std::vector<Request> requests;
-  for (int32_t n : {1, 2, 15, 16, 17, 31, 64}) requests.push_back({"", make_prompt(n, uint32_t(n), vocab), {}});
+  for (int32_t n : {1, 2, 15, 16, 17, 31, 64})
+    requests.push_back({"", make_prompt(n, uint32_t(n), vocab), {}});
   requests.push_back({"", with_tail(3, 11), {}});
   requests.push_back({"", with_tail(17, 12), {}});
   requests.push_back({"", shared, {}});
@@ -120,8 +135,8 @@ std::vector<Request> mixed_requests(int32_t vocab, int32_t max_tokens) {
   return requests;
 }
 
-void check_rows(const nano::EngineOptions& base, const std::vector<Row>& rows, const std::vector<Request>& requests,
-                int32_t longest) {
+void check_rows(const nano::EngineOptions& base, const std::vector<Row>& rows,
+                const std::vector<Request>& requests, int32_t longest) {
   EngineUnderTest baseline(apply(base, Row{}, longest).options);
   const Answers expected = baseline.run(requests);
   REQUIRE(expected.size() == requests.size());

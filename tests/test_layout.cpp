@@ -75,8 +75,8 @@ TEST_CASE("layers include only what is below them") {
       {"text", {"text", "base", "checkpoint/gguf.h"}},
       {"engine", {"engine", "core", "model", "base", "backend/backend.h"}},
       {"app",
-       {"app", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "text", "checkpoint", "quant",
-        "base"}},
+       {"app", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "text", "checkpoint",
+        "quant", "base"}},
       {"server", {"server", "app", "engine", "core", "text", "base"}},
       {"main", {"app", "server", "base"}},
   };
@@ -113,7 +113,8 @@ TEST_CASE("a file fits a sitting, the must-read path fits an afternoon") {
 
 // R4: one module = one header, one source. The object defines the header's functions, all and only them.
 TEST_CASE("a lesson module's object defines exactly its header's functions") {
-  for (const std::string module : {"prefix_cache", "block_manager", "chunk_planner", "scheduler", "sampler"}) {
+  for (const std::string module :
+       {"prefix_cache", "block_manager", "chunk_planner", "scheduler", "sampler"}) {
     INFO(module);
     const std::string header = without_comments(read("nano/core/" + module + ".h"));
     std::set<std::string> declared;

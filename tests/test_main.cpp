@@ -32,6 +32,7 @@ CATCH_REGISTER_LISTENER(LastLine)
 int main(int argc, char** argv) {
   const int status = Catch::Session().run(argc, argv);
   std::cout << std::flush;  // the reporter's summary comes first
-  std::printf("%zu passed, %zu failed\n", size_t(last_counts.passed), size_t(last_counts.failed + last_counts.failedButOk));
+  std::printf("%zu passed, %zu failed\n", size_t(last_counts.passed),
+              size_t(last_counts.failed + last_counts.failedButOk));
   return status;
 }

@@ -170,8 +170,7 @@ TEST_CASE("memory: zeroed, aligned, counted exactly; scratch is what was announc
     CHECK(cpu->allocated(Memory::kv_cache) - before == bytes);
   }
   Limits l;
-  l.max_tokens = 32, l.max_model_len = 1000, l.H = 9, l.KVH = 3, l.D = 64, l.max_K = 1536,
-  l.max_N = 3072;
+  l.max_tokens = 32, l.max_model_len = 1000, l.H = 9, l.KVH = 3, l.D = 64, l.max_K = 1536, l.max_N = 3072;
   cpu->reserve(l);
   CHECK(cpu->allocated(Memory::scratch) == cpu->scratch_bytes(l));
   CHECK(cpu->allocated(Memory::weights) == 0);

@@ -49,8 +49,9 @@ Observe observer(const BenchOptions& o, Profile& profile) {
 
 // Before the work, not after it; appending nothing leaves what is there.
 void check_output(const BenchOptions& o) {
-  if (!o.output_json.empty() && !std::ofstream(o.output_json, std::ios::app))
-    throw Error("cannot be written", o.output_json);
+  if (o.output_json.empty()) return;
+  check_output_file("--output-json", o.output_json, o.engine);
+  if (!std::ofstream(o.output_json, std::ios::app)) throw Error("cannot be written", o.output_json);
 }
 
 std::vector<int32_t> random_ids(int64_t count, int32_t vocab, uint64_t seed, uint32_t which) {

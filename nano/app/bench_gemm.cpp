@@ -41,7 +41,7 @@ void check_memory(const GemmOptions& o) {
   if (weights + rows > double(physical_memory()) / 2)
     throw Error(
         fmt::format("{} × {} weights and {} rows do not fit half of the memory", o.n, o.k, o.most_rows()),
-        "nano bench gemm", "give a smaller --k, --n or --m");
+        "build/nano bench gemm", "give a smaller --k, --n or --m");
 }
 
 // One format at every M.

@@ -106,7 +106,7 @@ Args one_flag_per_goodput(const Args& args) {
 void check(const ArgParser& parser, const ServeOptions& o) {
   const LoadOptions& load = o.load;
   if (!o.in_process)
-    throw Error("there is no server yet to send requests to", "nano bench serve",
+    throw Error("there is no server yet to send requests to", "build/nano bench serve",
                 "with --in-process it drives the engine itself");
   if (!(load.request_rate > 0)) parser.refuse("--request-rate must be above 0");
   if (!(load.burstiness > 0)) parser.refuse("--burstiness must be above 0");
@@ -119,8 +119,9 @@ void check(const ArgParser& parser, const ServeOptions& o) {
     if (!(most_ms > 0))
       parser.refuse("--goodput " + metric + " needs milliseconds above 0: " + metric + ":100");
   if (o.save_result && o.result_file.empty()) parser.refuse("--save-result needs --result-filename FILE");
-  if (!o.result_file.empty() && !std::ofstream(o.result_file, std::ios::app))
-    throw Error("cannot be written", o.result_file);
+  if (o.result_file.empty()) return;
+  check_output_file("--result-filename", o.result_file, o.engine);
+  if (!std::ofstream(o.result_file, std::ios::app)) throw Error("cannot be written", o.result_file);
 }
 
 // One load against the engine. `sent` is when the client would have sent: at its arrival, or when a place among

@@ -17,8 +17,8 @@ struct LoadOptions {
   double range_ratio = 0;                        // lengths are uniform within this share of those, both ways
   int64_t prefix_len = 0;                        // tokens that all prompts begin with, beside input_len
   double request_rate = std::numeric_limits<double>::infinity();  // a second; infinity = all at once
-  double burstiness =
-      1;  // gamma distributed gaps: 1 = Poisson arrivals, below 1 = in bursts, above 1 = more even
+  // gamma distributed gaps: 1 = Poisson arrivals, below 1 = in bursts, above 1 = more even
+  double burstiness = 1;
   uint64_t seed = 0;
 };
 

@@ -19,8 +19,7 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
   {
     ProgressBar bar("loading");
     llm = std::make_unique<LLM>(
-        options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template,
-        observe);
+        options, [&](int64_t done, int64_t total) { bar.show(done, total); }, chat_template, observe);
   }
   if (options.stats) print_stderr("{}", dim(start_report(llm->loaded())));
   if (const auto& unused = llm->loaded().weights->unused_tensors; !unused.empty())

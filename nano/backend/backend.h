@@ -23,8 +23,8 @@
 
 namespace nano {
 
-constexpr int32_t kSpan = 256;           // positions of one attention span
-constexpr int32_t kMaxLogitRows = 64;    // the LM head runs in slices of at most this many rows
+constexpr int32_t kSpan = 256;         // positions of one attention span
+constexpr int32_t kMaxLogitRows = 64;  // the LM head runs in slices of at most this many rows
 
 // A matrix of activations in the backend's memory.
 struct Act {
@@ -35,8 +35,8 @@ struct Act {
 // One or more matrices that read the same input (q, k, v; gate, up), ready for computing. Each backend derives
 // its own; only it knows the layout.
 struct PackedLinear {
-  int64_t N = 0, K = 0;      // N: outputs of all parts together
-  int64_t bytes = 0;         // memory it takes (on ref: of the mapped file)
+  int64_t N = 0, K = 0;  // N: outputs of all parts together
+  int64_t bytes = 0;     // memory it takes (on ref: of the mapped file)
 };
 
 enum class Epilogue : uint8_t {
@@ -57,14 +57,14 @@ struct Batch {
   int32_t* seq_len = nullptr;       // [S]  positions in the cache, this step's included
   int32_t* block_table = nullptr;   // [S, max_blocks]
   int32_t max_blocks = 0;
-  int32_t* logit_rows = nullptr;    // [R]  rows whose logits are wanted
+  int32_t* logit_rows = nullptr;  // [R]  rows whose logits are wanted
 };
 
 // One layer's cache: K and V as [block][B][KVH][D] each.
 struct KvLayer {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::f32;         // f32, f16, bf16 (fp8 later, with the scales)
+  DType dtype = DType::f32;  // f32, f16, bf16 (fp8 later, with the scales)
   float k_scale = 1, v_scale = 1;
   int32_t B = 0;
 };
@@ -72,15 +72,15 @@ struct KvLayer {
 struct AttentionShape {
   int32_t H = 0, KVH = 0, D = 0;
   float scale = 0;
-  int32_t sliding_window = 0;       // a query at p sees positions > p − window; 0 = all
+  int32_t sliding_window = 0;  // a query at p sees positions > p − window; 0 = all
 };
 
 // What reserve() makes room for, once. After it a step allocates nothing.
 struct Limits {
-  int32_t max_tokens = 0;           // T of one step
+  int32_t max_tokens = 0;  // T of one step
   int32_t max_model_len = 0;
   int32_t H = 0, KVH = 0, D = 0;
-  int64_t max_K = 0, max_N = 0;     // largest input and output width of any linear
+  int64_t max_K = 0, max_N = 0;  // largest input and output width of any linear
 };
 
 // --activation-dtype: what a quantised linear multiplies with, where the checkpoint does not say.
@@ -90,8 +90,8 @@ enum class Memory : uint8_t { weights, kv_cache, scratch };
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;            // "ref", "cpu"
-  virtual std::string describe() const = 0;        // "cpu: 2 threads, AVX-512 VNNI, int8 activations"
+  virtual const char* name() const = 0;      // "ref", "cpu"
+  virtual std::string describe() const = 0;  // "cpu: 2 threads, AVX-512 VNNI, int8 activations"
 
   // Set-up. Memory is zeroed and lives as long as the backend.
   virtual void* allocate(int64_t bytes, Memory kind) = 0;
@@ -123,8 +123,8 @@ class Backend {
                           int32_t D) = 0;
   // qkv [T, (H + 2·KVH)·D], in place: heads of q and k are normed (q_norm, k_norm [D], nullptr = not), rotated
   // (half-split pairs), then k and v are written to the cache at slot_mapping.
-  virtual void rope_kv_write(Act qkv, const float* cos_sin, const float* q_norm, const float* k_norm, float eps,
-                             const KvLayer& kv, const int64_t* slot_mapping, int32_t T,
+  virtual void rope_kv_write(Act qkv, const float* cos_sin, const float* q_norm, const float* k_norm,
+                             float eps, const KvLayer& kv, const int64_t* slot_mapping, int32_t T,
                              const AttentionShape& shape) = 0;
   // out [T, H·D]: softmax(q·Kᵀ·scale)·V, causal, for the q part of qkv. One op for prefill, decode and verification.
   virtual void attention(Act out, Act qkv, const KvLayer& kv, const Batch& batch,

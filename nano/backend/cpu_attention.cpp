@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "backend/simd.h"  // F, load, fma, …
-#include "base/error.h"  // NANO_CHECK
+#include "base/error.h"    // NANO_CHECK
 
 namespace nano {
 

@@ -98,7 +98,8 @@ using DotBlock = void (*)(float*, const PackedPart&, const uint8_t*, const Quant
 template <int... FORMAT>
 constexpr std::array<std::array<DotBlock, 4>, sizeof...(FORMAT)> dot_table(
     std::integer_sequence<int, FORMAT...>) {
-  return {{{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>, dot_block<FORMAT, kMaxRows>}...}};
+  return {
+      {{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>, dot_block<FORMAT, kMaxRows>}...}};
 }
 constexpr auto kDotBlocks = dot_table(std::make_integer_sequence<int, kFirstDense>());
 

@@ -44,23 +44,29 @@ struct PanelFormat {
 
 constexpr int kNumFormats = 25;
 constexpr PanelFormat kFormats[kNumFormats] = {
-    {4, 0, 32, Scales::in_tile, false, 3, {}},   // q4_0
-    {4, 0, 32, Scales::in_tile, true, 0, {}},    // q4_1
-    {4, 1, 32, Scales::in_tile, false, 4, {}},   // q5_0
-    {4, 1, 32, Scales::in_tile, true, 0, {}},    // q5_1
-    {8, 0, 32, Scales::in_tile, false, 7, {}},   // q8_0: int8 is stored as q + 128
-    {2, 0, 16, Scales::two_level, true, 0, {}},  // q2_k
-    {2, 1, 16, Scales::two_level, false, 2, {}}, // q3_k
-    {4, 0, 32, Scales::two_level, true, 0, {}},  // q4_k
-    {4, 1, 32, Scales::two_level, true, 0, {}},  // q5_k
-    {4, 2, 16, Scales::two_level, false, 5, {}}, // q6_k
+    {4, 0, 32, Scales::in_tile, false, 3, {}},    // q4_0
+    {4, 0, 32, Scales::in_tile, true, 0, {}},     // q4_1
+    {4, 1, 32, Scales::in_tile, false, 4, {}},    // q5_0
+    {4, 1, 32, Scales::in_tile, true, 0, {}},     // q5_1
+    {8, 0, 32, Scales::in_tile, false, 7, {}},    // q8_0: int8 is stored as q + 128
+    {2, 0, 16, Scales::two_level, true, 0, {}},   // q2_k
+    {2, 1, 16, Scales::two_level, false, 2, {}},  // q3_k
+    {4, 0, 32, Scales::two_level, true, 0, {}},   // q4_k
+    {4, 1, 32, Scales::two_level, true, 0, {}},   // q5_k
+    {4, 2, 16, Scales::two_level, false, 5, {}},  // q6_k
     // All else (Source::arrays): the rest of the description is in PackedPart. e4m3 is a plane of 8 bits.
-    {2, 0, 32, Scales::apart, false, 0, {}}, {2, 0, 16, Scales::apart, false, 0, {}},
-    {2, 1, 32, Scales::apart, false, 0, {}}, {2, 1, 16, Scales::apart, false, 0, {}},
-    {4, 0, 32, Scales::apart, false, 0, {}}, {4, 0, 16, Scales::apart, false, 0, {}},
-    {4, 1, 32, Scales::apart, false, 0, {}}, {4, 1, 16, Scales::apart, false, 0, {}},
-    {4, 2, 32, Scales::apart, false, 0, {}}, {4, 2, 16, Scales::apart, false, 0, {}},
-    {8, 0, 32, Scales::apart, false, 0, {}}, {8, 0, 16, Scales::apart, false, 0, {}},
+    {2, 0, 32, Scales::apart, false, 0, {}},
+    {2, 0, 16, Scales::apart, false, 0, {}},
+    {2, 1, 32, Scales::apart, false, 0, {}},
+    {2, 1, 16, Scales::apart, false, 0, {}},
+    {4, 0, 32, Scales::apart, false, 0, {}},
+    {4, 0, 16, Scales::apart, false, 0, {}},
+    {4, 1, 32, Scales::apart, false, 0, {}},
+    {4, 1, 16, Scales::apart, false, 0, {}},
+    {4, 2, 32, Scales::apart, false, 0, {}},
+    {4, 2, 16, Scales::apart, false, 0, {}},
+    {8, 0, 32, Scales::apart, false, 0, {}},
+    {8, 0, 16, Scales::apart, false, 0, {}},
     {0, 0, 0, Scales::in_tile, false, 0, DType::f32},
     {0, 0, 0, Scales::in_tile, false, 0, DType::f16},
     {0, 0, 0, Scales::in_tile, false, 0, DType::bf16},
@@ -88,14 +94,17 @@ constexpr int64_t tile_offset(const PanelFormat& f, int64_t g) {
 // What a linear's inputs become before a kernel reads them. Parts that say the same share a form.
 struct InputForm {
   ActivationScheme scheme = ActivationScheme::none;
-  float scale = 0;   // static schemes
+  float scale = 0;  // static schemes
   int32_t zero = 0;
-  std::vector<int32_t> permutation;      // of the inputs, or empty
-  bool has_unit[2] = {false, false};     // int8: sums over units of 32, of 16 are wanted
+  std::vector<int32_t> permutation;   // of the inputs, or empty
+  bool has_unit[2] = {false, false};  // int8: sums over units of 32, of 16 are wanted
 
-  bool moves() const { return !permutation.empty() || (scheme != ActivationScheme::none && !is_int8(scheme)); }
+  bool moves() const {
+    return !permutation.empty() || (scheme != ActivationScheme::none && !is_int8(scheme));
+  }
   bool same(const InputForm& o) const {
-    return scheme == o.scheme && f32_bits(scale) == f32_bits(o.scale) && zero == o.zero && permutation == o.permutation;
+    return scheme == o.scheme && f32_bits(scale) == f32_bits(o.scale) && zero == o.zero &&
+           permutation == o.permutation;
   }
 };
 constexpr int kMaxForms = 3;  // q, k, v
@@ -162,8 +171,8 @@ struct PanelRef {
 };
 constexpr int64_t num_tiles(int64_t K) { return (K + kTile - 1) / kTile; }
 // cpu_dot.cpp. Rows begin … end−1 of the chunk; begin is a multiple of 8, `rows` the chunk's number of rows.
-void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int64_t end, int64_t rows, int64_t K,
-                   const InputForm& form);
+void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int64_t end, int64_t rows,
+                   int64_t K, const InputForm& form);
 void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K);
 // cpu_fma.cpp. weights and spare: room for kPanelsAtOnce · kChunkK · L and kChunkRows · L floats.
 void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu_linear.h"  // PackedPart, CpuLinear, kFormats
-#include "base/error.h"  // Error, NANO_CHECK
+#include "base/error.h"          // Error, NANO_CHECK
 
 namespace nano {
 

@@ -9,7 +9,7 @@
 
 #include "backend/backend.h"     // Backend
 #include "backend/ref_linear.h"  // RefLinear, ref_matmul, ref_dot
-#include "quant/activations.h"  // check_scheme
+#include "quant/activations.h"   // check_scheme
 #include "base/error.h"          // Error, NANO_CHECK
 
 namespace nano {
@@ -148,7 +148,8 @@ class RefBackend final : public Backend {
     }
   }
 
-  void attention(Act out, Act qkv, const KvLayer& kv, const Batch& batch, const AttentionShape& shape) override {
+  void attention(Act out, Act qkv, const KvLayer& kv, const Batch& batch,
+                 const AttentionShape& shape) override {
     const int64_t D = shape.D, row_width = (shape.H + 2 * shape.KVH) * D;
     for (int32_t s = 0; s < batch.S; ++s) {
       const int32_t begin = batch.query_start[s], end = batch.query_start[s + 1];

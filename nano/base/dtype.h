@@ -12,10 +12,15 @@ enum class DType : uint8_t { f32, f16, bf16, e4m3, i8, u8, i16, i32, i64 };
 
 constexpr int64_t dtype_bytes(DType t) {
   switch (t) {
-    case DType::f32: case DType::i32: return 4;
-    case DType::f16: case DType::bf16: case DType::i16: return 2;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16:
+    case DType::i16: return 2;
     case DType::i64: return 8;
-    case DType::e4m3: case DType::i8: case DType::u8: return 1;
+    case DType::e4m3:
+    case DType::i8:
+    case DType::u8: return 1;
   }
   return 0;
 }
@@ -95,7 +100,11 @@ inline uint8_t f32_to_e4m3(float x) {  // to nearest, ties to even; saturates at
 inline float load_f32(const void* p, DType t, int64_t i) {
   uint16_t h;
   switch (t) {
-    case DType::f32: { float x; std::memcpy(&x, static_cast<const char*>(p) + 4 * i, 4); return x; }
+    case DType::f32: {
+      float x;
+      std::memcpy(&x, static_cast<const char*>(p) + 4 * i, 4);
+      return x;
+    }
     case DType::f16: std::memcpy(&h, static_cast<const char*>(p) + 2 * i, 2); return f16_to_f32(h);
     case DType::bf16: std::memcpy(&h, static_cast<const char*>(p) + 2 * i, 2); return bf16_to_f32(h);
     case DType::e4m3: return e4m3_to_f32(static_cast<const uint8_t*>(p)[i]);
@@ -106,8 +115,14 @@ inline void store_f32(void* p, DType t, int64_t i, float x) {  // f32, f16 and b
   uint16_t h;
   switch (t) {
     case DType::f32: std::memcpy(static_cast<char*>(p) + 4 * i, &x, 4); break;
-    case DType::f16: h = f32_to_f16(x); std::memcpy(static_cast<char*>(p) + 2 * i, &h, 2); break;
-    case DType::bf16: h = f32_to_bf16(x); std::memcpy(static_cast<char*>(p) + 2 * i, &h, 2); break;
+    case DType::f16:
+      h = f32_to_f16(x);
+      std::memcpy(static_cast<char*>(p) + 2 * i, &h, 2);
+      break;
+    case DType::bf16:
+      h = f32_to_bf16(x);
+      std::memcpy(static_cast<char*>(p) + 2 * i, &h, 2);
+      break;
     default: break;
   }
 }

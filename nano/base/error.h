@@ -26,7 +26,7 @@ class Error : public std::exception {
 }  // namespace nano
 
 // NANO_CHECK(i < n, "row index") — not CHECK, because Catch2 owns that name in the tests.
-#define NANO_CHECK(condition, message) \
-  do {                                 \
+#define NANO_CHECK(condition, message)                                               \
+  do {                                                                               \
     if (!(condition)) ::nano::check_failed(__FILE__, __LINE__, #condition, message); \
   } while (0)

@@ -1,6 +1,5 @@
 #include "base/rng.h"
 
-
 namespace nano {
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
@@ -23,6 +22,5 @@ double random_uniform(RngKey key, uint64_t draw) {
   // The middle of one of 2^52 cells: the last sum must be exact, or the top cell would round to 1.
   return (double(random_bits(key, draw) >> 12) + 0.5) * 0x1p-52;
 }
-
 
 }  // namespace nano

@@ -105,7 +105,8 @@ void Scheduler::schedule_running(StepPlan& plan, int32_t& budget) {
     if (budget == 0) return;
     if (seq->status != SeqStatus::running) continue;  // finished (static), or a victim of this step
     const int32_t n = plan_seq(*seq, seq->num_computed_tokens, budget);
-    if (n > 0 && grow_or_preempt(*seq, seq->num_computed_tokens + n, plan, budget)) list(*seq, n, plan, budget);
+    if (n > 0 && grow_or_preempt(*seq, seq->num_computed_tokens + n, plan, budget))
+      list(*seq, n, plan, budget);
   }
 }
 

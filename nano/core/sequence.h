@@ -21,17 +21,17 @@ enum class SeqStatus : uint8_t { waiting, running, finished };
 enum class FinishReason : uint8_t { none, stop, length, abort, error };
 
 struct Sequence {
-  SeqId id = 0;                     // unique in one engine
-  int32_t index = 0;                // i of n: which answer to the request
-  std::vector<int32_t> tokens;      // prompt, then output
+  SeqId id = 0;                 // unique in one engine
+  int32_t index = 0;            // i of n: which answer to the request
+  std::vector<int32_t> tokens;  // prompt, then output
   int32_t num_prompt_tokens = 0;
-  int32_t num_computed_tokens = 0;  // tokens whose K and V are in the cache
-  int32_t num_cached_tokens = -1;   // of them, found in the prefix cache at first admission; -1 = not admitted yet
-  std::vector<BlockId> block_table; // block_table[p / B] holds position p
+  int32_t num_computed_tokens = 0;   // tokens whose K and V are in the cache
+  int32_t num_cached_tokens = -1;    // found in the prefix cache at first admission; -1 = not admitted yet
+  std::vector<BlockId> block_table;  // block_table[p / B] holds position p
   SamplingParams params;
   uint64_t seed = 0;                // resolved: the request's, or one drawn from the engine's
   int32_t priority = 0;             // smaller runs earlier (--scheduling-policy priority)
-  int32_t num_prompt_logprobs = 0;  // prompt rows already computed for params.prompt_logprobs (kept over preemption)
+  int32_t num_prompt_logprobs = 0;  // rows done for params.prompt_logprobs (kept over preemption)
   int64_t arrival = 0;              // counter; orders equals
   SeqId fork_of = -1;               // a sibling with the same prompt, already computed (n > 1)
 

@@ -18,13 +18,13 @@ namespace nano {
 
 struct ScheduledSeq {
   SeqId id = 0;
-  int32_t first_pos = 0;              // position of tokens[0]
-  std::vector<int32_t> tokens;        // a chunk of the prompt, or the last token (+ drafts, later)
-  std::vector<BlockId> block_table;   // covers first_pos + tokens.size()
-  int32_t num_new_blocks = 0;         // the last entries of block_table, added since the sequence's last step
-  int32_t first_logit_row = 0;        // rows [first_logit_row, tokens.size()) need logits; = size: none do
-  bool samples = false;               // the last row yields a token (the chunk reaches the end)
-  bool discard = false;               // static batching: a finished row that still computes
+  int32_t first_pos = 0;             // position of tokens[0]
+  std::vector<int32_t> tokens;       // a chunk of the prompt, or the last token (+ drafts, later)
+  std::vector<BlockId> block_table;  // covers first_pos + tokens.size()
+  int32_t num_new_blocks = 0;        // the last entries of block_table, added since the sequence's last step
+  int32_t first_logit_row = 0;       // rows [first_logit_row, tokens.size()) need logits; = size: none do
+  bool samples = false;              // the last row yields a token (the chunk reaches the end)
+  bool discard = false;              // static batching: a finished row that still computes
 
   int32_t num_tokens() const { return int32_t(tokens.size()); }
   int32_t num_logit_rows() const { return num_tokens() - first_logit_row; }
@@ -33,11 +33,11 @@ struct ScheduledSeq {
 struct StepPlan {
   int64_t step = 0;
   std::vector<ScheduledSeq> seqs;
-  std::vector<SeqId> preempted;       // lost their blocks in this step, will be recomputed
-  std::vector<SeqId> admitted;        // came from the waiting queue in this step
+  std::vector<SeqId> preempted;  // lost their blocks in this step, will be recomputed
+  std::vector<SeqId> admitted;   // came from the waiting queue in this step
   int32_t num_tokens = 0;
   int32_t num_running = 0, num_waiting = 0;
-  int32_t num_free_blocks = 0;        // after planning
+  int32_t num_free_blocks = 0;  // after planning
   bool empty() const { return seqs.empty(); }
 };
 
@@ -50,28 +50,28 @@ struct TokenLogprob {
 
 // What one row of logits gave.
 struct SampledToken {
-  int32_t id = -1;                         // -1: error says why
-  std::vector<TokenLogprob> logprobs;      // the sampled token first, then the top k; empty if not asked
-  std::string error;                       // NaN, everything masked …
+  int32_t id = -1;                     // -1: error says why
+  std::vector<TokenLogprob> logprobs;  // the sampled token first, then the top k; empty if not asked
+  std::string error;                   // NaN, everything masked …
 };
 
 struct SeqResult {
   SeqId id = 0;
-  int32_t num_computed = 0;                // tokens computed in this step
-  std::vector<SampledToken> sampled;       // 0 or 1 (more with speculation)
+  int32_t num_computed = 0;           // tokens computed in this step
+  std::vector<SampledToken> sampled;  // 0 or 1 (more with speculation)
   FinishReason finish_reason = FinishReason::none;
-  std::string error;                       // with FinishReason::error; nothing was sampled then
+  std::string error;  // with FinishReason::error; nothing was sampled then
 };
 
 struct StepResult {
   int64_t step = 0;
-  std::vector<SeqResult> seqs;             // in the plan's order
+  std::vector<SeqResult> seqs;  // in the plan's order
   double schedule_seconds = 0, forward_seconds = 0, sample_seconds = 0;
 };
 
-std::string to_string(const StepPlan& plan);      // one line a sequence, for gdb and logs
+std::string to_string(const StepPlan& plan);  // one line a sequence, for gdb and logs
 std::string to_string(const StepResult& result);
-const char* to_string(FinishReason reason);       // "stop", "length", "abort", "error"; "" for none
+const char* to_string(FinishReason reason);  // "stop", "length", "abort", "error"; "" for none
 void check_plan(const StepPlan& plan, int32_t budget, int32_t block_size);
 
 }  // namespace nano

@@ -34,10 +34,11 @@ void Engine::add_request(const std::string& request_id, std::vector<int32_t> pro
   validate(params, config_.vocab_size, config_.max_logprobs);
   for (int32_t id : prompt)
     if (id < 0 || id >= config_.vocab_size)
-      throw Error(fmt::format("token id {} is outside the vocabulary of {}", id, config_.vocab_size), request_id);
+      throw Error(fmt::format("token id {} is outside the vocabulary of {}", id, config_.vocab_size),
+                  request_id);
 
-  const uint64_t seed = params.seed ? uint64_t(*params.seed)
-                                    : random_bits({config_.seed, 0}, uint64_t(num_requests_));
+  const uint64_t seed =
+      params.seed ? uint64_t(*params.seed) : random_bits({config_.seed, 0}, uint64_t(num_requests_));
   Request request;
   for (int32_t i = 0; i < params.n; ++i) {
     auto seq = std::make_unique<Sequence>();
@@ -91,7 +92,8 @@ std::vector<SequenceOutput> Engine::step() {
   if (plan.empty()) {
     // Only a fault of ours can leave work undone: say so, and do not spin for ever.
     if (has_work() && ++idle_steps_ == 1000)
-      std::fprintf(stderr, "nano: 1000 steps scheduled nothing while %zu requests wait\n", scheduler_.num_waiting());
+      std::fprintf(stderr, "nano: 1000 steps scheduled nothing while %zu requests wait\n",
+                   scheduler_.num_waiting());
     NANO_CHECK(idle_steps_ < 100000, "the scheduler has work and plans nothing");
     return {};
   }
@@ -226,9 +228,9 @@ void Engine::forget_finished() {
     request_of_.erase(seq.id);
     it = sequences_.erase(it);
     Request& request = requests_.at(request_id);
-    const bool over = request.forks.empty() && std::none_of(request.seqs.begin(), request.seqs.end(), [&](SeqId id) {
-      return sequences_.count(id) > 0;
-    });
+    const bool over =
+        request.forks.empty() && std::none_of(request.seqs.begin(), request.seqs.end(),
+                                              [&](SeqId id) { return sequences_.count(id) > 0; });
     if (over) requests_.erase(request_id);
   }
 }

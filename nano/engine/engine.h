@@ -22,23 +22,23 @@ namespace nano {
 struct EngineConfig {
   SchedulerConfig scheduler;
   bool enable_prefix_caching = true;
-  bool sampler = true;             // --no-sampler: argmax
-  int32_t max_logprobs = 20;       // most a request may ask for; -1 = no cap
-  uint64_t seed = 0;               // of requests that bring none
-  int32_t vocab_size = 0;          // ids with a text; logits of padding rows beyond it are not looked at
+  bool sampler = true;        // --no-sampler: argmax
+  int32_t max_logprobs = 20;  // most a request may ask for; -1 = no cap
+  uint64_t seed = 0;          // of requests that bring none
+  int32_t vocab_size = 0;     // ids with a text; logits of padding rows beyond it are not looked at
   std::vector<int32_t> eos_ids;
 };
 
 // What one sequence of a request got in one step.
 struct SequenceOutput {
   std::string request_id;
-  int32_t index = 0;                             // i of n
-  std::vector<SampledToken> tokens;              // new ones
-  std::vector<SampledToken> prompt_logprobs;     // new ones: of prompt tokens 1, 2, … in order
+  int32_t index = 0;                          // i of n
+  std::vector<SampledToken> tokens;           // new ones
+  std::vector<SampledToken> prompt_logprobs;  // new ones: of prompt tokens 1, 2, … in order
   FinishReason finish_reason = FinishReason::none;
   int32_t stop_token = -1;
   int32_t num_cached_tokens = 0;
-  std::string error;                             // with FinishReason::error
+  std::string error;  // with FinishReason::error
 };
 
 class Engine {
@@ -48,7 +48,7 @@ class Engine {
   // Error: an empty or too long prompt, an id outside the vocabulary, a parameter out of range, an id in use.
   void add_request(const std::string& request_id, std::vector<int32_t> prompt, SamplingParams params,
                    int32_t priority = 0);
-  void abort(const std::string& request_id);                       // unknown or finished: no-op
+  void abort(const std::string& request_id);  // unknown or finished: no-op
   void finish(const std::string& request_id, int32_t index, FinishReason reason);  // a stop string was found
   bool has_work() const { return scheduler_.has_work(); }
 
@@ -56,10 +56,11 @@ class Engine {
   // a long prompt, or when nothing is left to do (has_work() tells).
   std::vector<SequenceOutput> step();
 
-  void trace_to(TraceWriter* trace);               // nullptr = off
+  void trace_to(TraceWriter* trace);  // nullptr = off
   // Tests look at each row of logits before it is sampled: sequence, position of the row, the row.
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
-  std::function<void(const StepPlan&, const StepResult&)> on_step;  // benchmarks look at each step once it is done
+  // Benchmarks look at each step once it is done.
+  std::function<void(const StepPlan&, const StepResult&)> on_step;
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
   void check_integrity() const;

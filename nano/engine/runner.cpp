@@ -12,7 +12,8 @@ int32_t blocks_for(int32_t tokens, int32_t B) { return int32_t((int64_t(tokens) 
 
 int64_t Runner::batch_bytes(int32_t max_tokens, int32_t max_seqs, int32_t blocks_per_seq) {
   // token_ids, positions, logit_rows and slot_mapping a token; query_start, seq_len and a block table a sequence.
-  return int64_t(max_tokens) * (3 * 4 + 8) + int64_t(max_seqs + 1) * 8 + int64_t(max_seqs) * blocks_per_seq * 4;
+  return int64_t(max_tokens) * (3 * 4 + 8) + int64_t(max_seqs + 1) * 8 +
+         int64_t(max_seqs) * blocks_per_seq * 4;
 }
 
 Runner::Runner(Transformer& model, const KvCache& kv, Backend& backend, int32_t max_tokens, int32_t max_seqs,

@@ -35,7 +35,7 @@ class Runner {
   Transformer& model_;
   const KvCache& kv_;
   Backend& backend_;
-  Batch batch_;                                     // pointers into backend memory
+  Batch batch_;  // pointers into backend memory
   // The same on the host, reused from step to step.
   std::vector<int32_t> token_ids_, positions_, query_start_, seq_len_, block_table_, logit_rows_;
   std::vector<int64_t> slot_mapping_;

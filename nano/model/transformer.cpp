@@ -127,7 +127,8 @@ void Transformer::decoder_block(int32_t i, const Batch& batch, const KvLayer& kv
 void Transformer::forward(const Batch& batch, const KvCache& kv) {
   backend_.embed(x_, batch.token_ids, batch.T, *embedding_, config.embedding_scale);
   backend_.rope_table(cos_sin_, batch.positions, inv_freq_, batch.T, config.D);
-  if (inv_freq_local_) backend_.rope_table(cos_sin_local_, batch.positions, inv_freq_local_, batch.T, config.D);
+  if (inv_freq_local_)
+    backend_.rope_table(cos_sin_local_, batch.positions, inv_freq_local_, batch.T, config.D);
   for (int32_t i = 0; i < config.L; ++i) decoder_block(i, batch, kv.layers[size_t(i)]);
 }
 

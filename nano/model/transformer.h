@@ -58,7 +58,7 @@ class Transformer {
 
   // Activations, for max_tokens rows.
   Act x_, h_, qkv_, attn_, ffn_, rows_, logits_;
-  float* cos_sin_ = nullptr;        // [T, D]
+  float* cos_sin_ = nullptr;  // [T, D]
   float* cos_sin_local_ = nullptr;
 };
 

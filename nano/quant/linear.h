@@ -68,8 +68,8 @@ struct QuantLinear {
   int64_t group = 0;         // elements of K per scale; 0 for dense
   int64_t super_group = 0;   // elements of K per super-scale: 256; 0 = one-level
   Offset offset = Offset::none;
-  int32_t zero =
-      0;  // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32)
+  // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32).
+  int32_t zero = 0;
   // Source::arrays: values of the groups, [rows, num_groups]. A row of scales serves rows_per_scale rows of W: 1, 128
   // for blocks of 128 × 128, N for one scale a matrix. minima is for Offset::minimum; without zeros `zero` holds.
   const uint8_t* scales = nullptr;  // of `dtype`
@@ -78,13 +78,14 @@ struct QuantLinear {
   int64_t rows_per_scale = 1;
 
   std::vector<float> bias;  // [N] or empty
-  std::vector<int32_t>
-      permutation;  // input k of the matrix reads x[permutation[k]]; empty = none (GPTQ act-order)
+  // Input k of the matrix reads x[permutation[k]]; empty = none (GPTQ act-order).
+  std::vector<int32_t> permutation;
   ActivationScheme activations = ActivationScheme::none;
-  float activation_scale = 0;  // the static schemes:  x ≈ activation_scale · (q − activation_zero)
+  // The static schemes:  x ≈ activation_scale · (q − activation_zero).
+  float activation_scale = 0;
   int32_t activation_zero = 0;
-  std::shared_ptr<std::vector<uint8_t>>
-      owned;  // bytes that are in no file (random, quantised, expanded weights)
+  // Bytes that are in no file: random, quantised or expanded weights. Copies of a description share them.
+  std::shared_ptr<std::vector<uint8_t>> owned;
 
   int64_t num_groups() const { return group == 0 ? 0 : (K + group - 1) / group; }
   int64_t file_bytes() const { return N * row_bytes; }
