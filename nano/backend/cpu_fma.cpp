@@ -16,6 +16,34 @@ namespace nano {
 
 namespace {
 
+template <DType TYPE>
+inline F load_weights(const uint8_t* w) {
+  if constexpr (TYPE == DType::f16) return load_f16(w);
+  if constexpr (TYPE == DType::bf16) return load_bf16(w);
+  return load(reinterpret_cast<const float*>(w));
+}
+
+// One row of x against kPanelsAtOnce dense panels: nothing is used twice, so nothing goes through the L1 cache. The
+// same operations in the same order as the way for more rows, so the same bits.
+template <DType TYPE>
+void fma_one_row(float* const* acc, const uint8_t* const* panels, const float* x, int64_t K) {
+  constexpr int64_t kBytes = kLanes * dtype_bytes(TYPE);
+  F y[kPanelsAtOnce];
+  NANO_UNROLL
+  for (int p = 0; p < kPanelsAtOnce; ++p) y[p] = zero_f();
+  for (int64_t k = 0; k < K; ++k) {
+    const F xv = set(x[k]);
+    NANO_UNROLL
+    for (int p = 0; p < kPanelsAtOnce; ++p) {
+      const uint8_t* w = panels[p] + k * kBytes;
+      __builtin_prefetch(w + 4096);
+      y[p] = fma(load_weights<TYPE>(w), xv, y[p]);
+    }
+  }
+  NANO_UNROLL
+  for (int p = 0; p < kPanelsAtOnce; ++p) store(acc[p], y[p]);
+}
+
 // out [n][L] = inputs k0 … k0+n−1 of a panel.
 template <int FORMAT>
 void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n) {
@@ -23,9 +51,7 @@ void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k
   const uint8_t* w = panel + k0 * kLanes * dtype_bytes(type);
   for (int64_t k = 0; k < n; ++k, w += kLanes * dtype_bytes(type)) {
     __builtin_prefetch(w + 4096);
-    if constexpr (type == DType::f32) std::memcpy(out + k * kLanes, w, 4 * kLanes);
-    if constexpr (type == DType::f16) store(out + k * kLanes, load_f16(w));
-    if constexpr (type == DType::bf16) store(out + k * kLanes, load_bf16(w));
+    store(out + k * kLanes, load_weights<type>(w));
   }
 }
 
@@ -133,6 +159,20 @@ void fma_block(float* const* acc, const float* weights, const float* x, int64_t 
 constexpr void (*kFmaBlocks[])(float* const*, const float*, const float*, int64_t, int64_t) = {
     fma_block<1>, fma_block<2>, fma_block<4>};
 
+// In the order of kFormats.
+constexpr void (*kOneRow[])(float* const*, const uint8_t* const*, const float*, int64_t) = {
+    fma_one_row<DType::f32>, fma_one_row<DType::f16>, fma_one_row<DType::bf16>};
+
+const uint8_t* panel_of(const PanelRef& ref) {
+  return ref.part->panel_data + ref.panel * ref.part->panel_bytes;
+}
+
+bool alike_and_dense(const PanelRef* refs, int count) {
+  const int format = refs[0].part->format;
+  return format >= kFirstDense &&
+         std::all_of(refs, refs + count, [&](const PanelRef& r) { return r.part->format == format; });
+}
+
 }  // namespace
 
 void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,
@@ -142,12 +182,16 @@ void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, c
     acc[p] = p < count ? refs[p].acc : spare;  // what a missing panel computes is thrown away
     std::fill_n(acc[p], rows * kLanes, 0.0f);
   }
+  if (rows == 1 && alike_and_dense(refs, count)) {
+    const uint8_t* panels[kPanelsAtOnce];
+    for (int p = 0; p < kPanelsAtOnce; ++p) panels[p] = panel_of(refs[p < count ? p : 0]);
+    return kOneRow[refs[0].part->format - kFirstDense](acc, panels, x, K);
+  }
   for (int64_t k0 = 0; k0 < K; k0 += kChunkK) {
     const int64_t n = std::min(kChunkK, K - k0);
     for (int p = 0; p < count; ++p) {
       const PackedPart& part = *refs[p].part;
-      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part,
-                                     part.panel_data + refs[p].panel * part.panel_bytes, k0, n);
+      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part, panel_of(refs[p]), k0, n);
     }
     for (int64_t m = 0, R; m < rows; m += R) {
       float* block[kPanelsAtOnce];
