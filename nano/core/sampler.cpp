@@ -151,7 +151,7 @@ void filtered_probs(std::span<const float> logits, const SamplingParams& params,
   float* out = probs.data();
   for (size_t i = 0, n = logits.size(); i < n; ++i) {
     const float weight = exp_approx((in[i] - most) * inverse);
-    out[i] = (in[i] >= lowest) & (weight >= min_p) ? weight : 0.0f;  // & not &&: no branch, so vectors
+    out[i] = ((in[i] >= lowest) & (weight >= min_p)) ? weight : 0.0f;  // & not &&: no branch, so vectors
   }
   double sum = sum_of(probs);
   if (params.top_p < 1.0f) sum = keep_nucleus(probs, sum, params.top_p);
