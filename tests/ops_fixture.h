@@ -103,6 +103,32 @@ inline std::vector<double> linear_tolerance(const QuantLinear& w, const std::vec
 inline Act act(std::vector<float>& x) { return {x.data()}; }
 inline Act act(const std::vector<float>& x) { return {const_cast<float*>(x.data())}; }
 
+inline Limits limits(int64_t K) {
+  Limits l;
+  l.max_tokens = 80;
+  l.max_K = K;
+  l.H = l.KVH = 1, l.D = 8;
+  return l;
+}
+
+inline std::vector<float> run(Backend& b, const std::vector<const QuantLinear*>& parts,
+                              const std::vector<float>& x, int32_t M, Epilogue epilogue = Epilogue::store,
+                              float before = 0) {
+  const PackedLinear* packed = b.pack(parts);
+  const bool pair = epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul;
+  std::vector<float> out(size_t(M * packed->N / (pair ? 2 : 1)), before);
+  b.step(M, [&] { b.linear(act(out), act(x), M, *packed, epilogue); });
+  return out;
+}
+
+// Outputs whose difference is not within the tolerance (NaN counts).
+inline int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
+                       const std::vector<double>& tolerance) {
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += !(std::fabs(double(a[i]) - double(b[i])) <= tolerance[i]);
+  return n;
+}
+
 inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t threads, Limits limits) {
   auto backend = make_cpu_backend(activations, threads);
   backend->reserve(limits);

@@ -11,31 +11,6 @@ namespace {
 
 constexpr ActivationDtype kActivations[] = {ActivationDtype::float32, ActivationDtype::int8};
 
-Limits limits(int64_t K) {
-  Limits l;
-  l.max_tokens = 80;
-  l.max_K = K;
-  l.H = l.KVH = 1, l.D = 8;
-  return l;
-}
-
-std::vector<float> run(Backend& b, const std::vector<const QuantLinear*>& parts, const std::vector<float>& x,
-                       int32_t M, Epilogue epilogue = Epilogue::store, float before = 0) {
-  const PackedLinear* packed = b.pack(parts);
-  const bool pair = epilogue == Epilogue::silu_mul || epilogue == Epilogue::gelu_mul;
-  std::vector<float> out(size_t(M * packed->N / (pair ? 2 : 1)), before);
-  b.step(M, [&] { b.linear(act(out), act(x), M, *packed, epilogue); });
-  return out;
-}
-
-// Outputs whose difference is not within the tolerance (NaN counts).
-int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
-                const std::vector<double>& tolerance) {
-  int64_t n = 0;
-  for (size_t i = 0; i < a.size(); ++i) n += !(std::fabs(double(a[i]) - double(b[i])) <= tolerance[i]);
-  return n;
-}
-
 std::vector<int64_t> inputs_for(const FormatCase& f) {
   if (f.block == 1) return {1, 31, 33, 100, 576};
   if (f.block == 32) return {32, 96, 576};

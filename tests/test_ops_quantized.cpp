@@ -85,29 +85,6 @@ std::vector<int32_t> shuffled(int64_t K, Random& random) {
   return order;
 }
 
-std::vector<float> run(Backend& b, const std::vector<const QuantLinear*>& parts, const std::vector<float>& x,
-                       int32_t M) {
-  const PackedLinear* packed = b.pack(parts);
-  std::vector<float> out(size_t(M * packed->N));
-  b.step(M, [&] { b.linear(act(out), act(x), M, *packed, Epilogue::store); });
-  return out;
-}
-
-Limits limits(int64_t K) {
-  Limits l;
-  l.max_tokens = 80;
-  l.max_K = K, l.max_N = 64;
-  l.H = l.KVH = 1, l.D = 8;
-  return l;
-}
-
-int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
-                const std::vector<double>& tolerance) {
-  int64_t n = 0;
-  for (size_t i = 0; i < a.size(); ++i) n += !(std::fabs(double(a[i]) - double(b[i])) <= tolerance[i]);
-  return n;
-}
-
 // The rows that the products see, for the bound on rounding: with a zero point s·q and s·z are added apart.
 std::vector<float> seen_rows(const QuantLinear& w, const std::vector<float>& x, int64_t M, bool int8) {
   std::vector<float> out(x);
