@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
@@ -8,7 +7,7 @@
 #include "app/cli.h"          // ArgParser
 #include "app/output_json.h"  // json_text
 #include "app/roofline.h"     // the ceilings, count_macs, profile_json
-#include "app/start.h"        // start_llm
+#include "app/start.h"        // start_llm, write_results
 #include "app/stats.h"        // mean, percentile
 #include "base/error.h"       // Error
 #include "base/rng.h"         // random_bits
@@ -47,13 +46,6 @@ Observe observer(const BenchOptions& o, Profile& profile) {
   return [&profile](std::unique_ptr<Backend> backend) { return profiled(std::move(backend), profile); };
 }
 
-// Before the work, not after it; appending nothing leaves what is there.
-void check_output(const BenchOptions& o) {
-  if (o.output_json.empty()) return;
-  check_output_file("--output-json", o.output_json, o.engine);
-  if (!std::ofstream(o.output_json, std::ios::app)) throw Error("cannot be written", o.output_json);
-}
-
 std::vector<int32_t> random_ids(int64_t count, int32_t vocab, uint64_t seed, uint32_t which) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < count; ++i)
@@ -83,10 +75,7 @@ void fail_on_error(const std::vector<RequestOutput>& results) {
 void finish(const BenchOptions& o, const Json& result, const std::string& text) {
   fmt::print("{}", o.json ? json_text(result) + "\n" : filled(text, result));
   if (o.profile && !o.json) fmt::print("{}", profile_text(result["profile"]));
-  if (o.output_json.empty()) return;
-  std::ofstream out(o.output_json);
-  out << json_text(result, 4) << "\n";
-  if (!out.flush()) throw Error("cannot be written", o.output_json);
+  write_results(o.output_json, result);
 }
 
 // FNV-1a over all output ids and the lengths of the answers: two runs that gave the same tokens have the same. Goes on
@@ -225,7 +214,7 @@ int bench_latency_command(const Args& args) {
   parser.add("num-iters-warmup", o.num_iters_warmup, "iterations that do not count", 0, kMost);
   parser.add("num-iters", o.num_iters, "iterations that count", 1, kMost);
   if (!parser.parse(args)) return 0;
-  check_output(o);
+  check_results_file("--output-json", o.output_json, o.engine);
 
   Profile profile;
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));
@@ -273,7 +262,7 @@ int bench_throughput_command(const Args& args) {
   if (!parser.parse(args)) return 0;
   if (!(o.random_range_ratio >= 0 && o.random_range_ratio < 1))
     parser.refuse("--random-range-ratio must be in [0, 1)");
-  check_output(o);
+  check_results_file("--output-json", o.output_json, o.engine);
 
   Profile profile;
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {}, observer(o, profile));

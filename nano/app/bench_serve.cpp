@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -14,7 +13,7 @@
 #include "app/output_json.h"    // json_text
 #include "app/serve_load.h"     // make_load
 #include "app/serve_metrics.h"  // ServedRequest, StepStats
-#include "app/start.h"          // start_llm
+#include "app/start.h"          // start_llm, write_results
 #include "base/clock.h"         // steady_seconds
 #include "base/error.h"         // Error
 
@@ -119,9 +118,7 @@ void check(const ArgParser& parser, const ServeOptions& o) {
     if (!(most_ms > 0))
       parser.refuse("--goodput " + metric + " needs milliseconds above 0: " + metric + ":100");
   if (o.save_result && o.result_file.empty()) parser.refuse("--save-result needs --result-filename FILE");
-  if (o.result_file.empty()) return;
-  check_output_file("--result-filename", o.result_file, o.engine);
-  if (!std::ofstream(o.result_file, std::ios::app)) throw Error("cannot be written", o.result_file);
+  check_results_file("--result-filename", o.result_file, o.engine);
 }
 
 // One load against the engine. `sent` is when the client would have sent: at its arrival, or when a place among
@@ -292,11 +289,7 @@ int bench_serve_command(const Args& args) {
   result.update(steps.report());
   fmt::print("{}", o.json ? json_text(result) + "\n" : table(result, o.report));
   if (const std::string advice = steps.advice(); !advice.empty()) print_stderr("{}\n", advice);
-  if (!o.result_file.empty()) {
-    std::ofstream out(o.result_file);
-    out << json_text(result, 4) << "\n";
-    if (!out.flush()) throw Error("cannot be written", o.result_file);
-  }
+  write_results(o.result_file, result);
   return report_failures(requests);
 }
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 
 #include <fmt/format.h>
+
+#include "app/output_json.h"  // json_text
 
 namespace nano {
 
@@ -74,6 +77,19 @@ std::string stats_line(const std::vector<RequestOutput>& results) {
   if (t.generated >= kEnoughForRate && t.end > t.first_token)
     line += fmt::format(", decode {:.1f} tokens/s", double(t.generated - 1) / (t.end - t.first_token));
   return line;
+}
+
+void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options) {
+  if (path.empty()) return;
+  check_output_file(flag, path, options);
+  if (!std::ofstream(path, std::ios::app)) throw Error("cannot be written", path);
+}
+
+void write_results(const std::string& path, const nlohmann::ordered_json& result) {
+  if (path.empty()) return;
+  std::ofstream out(path);
+  out << json_text(result, 4) << "\n";
+  if (!out.flush()) throw Error("cannot be written", path);
 }
 
 }  // namespace nano

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "app/llm.h"       // LLM, RequestOutput
 #include "app/terminal.h"  // ProgressBar, Interrupt
 
@@ -32,5 +34,10 @@ Totals add_up(const std::vector<RequestOutput>& results);
 // "12 prompt tokens (8 cached), first token after 0.05 s; 34 tokens in 1.20 s, decode 28.7 tokens/s". The rate is of
 // what comes after the first token; none where there are only a few: it would be the clock's, not the engine's.
 std::string stats_line(const std::vector<RequestOutput>& results);
+
+// A file for the results of a benchmark: that it can be written is checked before the work (appending nothing leaves
+// what is there). `flag` is what named it; "" for no file does nothing. Error: it cannot be written, or is the model.
+void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options);
+void write_results(const std::string& path, const nlohmann::ordered_json& result);
 
 }  // namespace nano
