@@ -2,12 +2,14 @@
 """nano beside llama.cpp: the same file, the same threads, alternating runs, medians and their ratio.
 
     python3 tests/bench/llamacpp.py --scratch DIR build            # llama.cpp, out of llama-cpp-python's source package
-    python3 tests/bench/llamacpp.py --scratch DIR formats          # Q4_0, Q8_0, Q4_K_M and F16 of the demo model
+    python3 tests/bench/llamacpp.py --scratch DIR formats          # the demo model in other formats, and a wider one
     python3 tests/bench/llamacpp.py --scratch DIR measure [--formats Q4_1,Q8_0] [--threads 2] [--runs 5]
 
-Needs cmake, ninja, a C++ compiler and a network for `build` (about 15 minutes on two cores), and `make models` first.
-A requantised file has the speed of its format, not the quality. SmolLM2's rows of 576 are no multiple of 256, so its
-"Q4_K_M" is mostly Q5_0 and Q8_0. Machines are shared and noisy: compare only what one run has measured.
+Needs `make models` first; for `build` cmake, ninja, a C++ compiler and a network (about 15 minutes on two cores), for
+`formats` the Python packages gguf and numpy. A requantised file has the speed of its format, not the quality. SmolLM2's
+rows of 576 are no multiple of 256, so its "Q4_K_M" is mostly Q5_0 and Q8_0: "wide-Q4_K" and the like are a Llama with
+rows of 1024 and 2816 and random weights, every matrix of one type. Machines are shared and noisy: compare only what one
+run has measured.
 """
 import argparse
 import hashlib
@@ -23,7 +25,8 @@ PACKAGE = "llama-cpp-python==0.3.36"  # vendors llama.cpp 0c1e57098
 SOURCE_SHA = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-FORMATS = ["Q4_0", "Q8_0", "Q4_K_M", "F16"]
+FORMATS = ["Q4_0", "Q8_0", "Q4_K_M", "F16", "BF16"]
+WIDE_FORMATS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1"]
 
 
 def run(command, **options):
@@ -62,10 +65,63 @@ def build(scratch, avx512):
     run(["ninja", "-C", folder, "llama-bench", "llama-quantize", "llama-batched-bench"])
 
 
+def quantize(scratch, source, name, kind, *flags):
+    run([scratch / "build/bin/llama-quantize", *flags, source, scratch / f"{name}.gguf", kind, "2"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def formats(scratch):
     for name in FORMATS:
-        run([scratch / "build/bin/llama-quantize", "--allow-requantize", DEMO, scratch / f"{name}.gguf", name, "2"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quantize(scratch, DEMO, name, name, "--allow-requantize")
+    wide = scratch / "wide-F16.gguf"
+    write_wide(wide)
+    for name in WIDE_FORMATS:
+        kind = name + "_S" if name in ("Q3_K", "Q4_K", "Q5_K") else name
+        quantize(scratch, wide, f"wide-{name}", kind, "--pure")
+
+
+def write_wide(path, C=1024, H=16, KVH=4, D=64, F=2816, L=12):
+    """Random weights (seeded) with the demo model's vocabulary."""
+    import gguf
+    import numpy
+
+    writer = gguf.GGUFWriter(path, "llama")
+    for field in gguf.GGUFReader(DEMO).fields.values():
+        if field.name.startswith("tokenizer."):
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], inner)
+            if field.name == "tokenizer.ggml.tokens":
+                V = len(field.contents())
+    writer.add_context_length(8192)
+    writer.add_embedding_length(C)
+    writer.add_block_count(L)
+    writer.add_feed_forward_length(F)
+    writer.add_head_count(H)
+    writer.add_head_count_kv(KVH)
+    writer.add_rope_dimension_count(D)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    random = numpy.random.default_rng(1)
+
+    def matrix(name, N, K):
+        writer.add_tensor(name + ".weight", random.normal(0, 0.02, (N, K)).astype(numpy.float16))
+
+    def norm(name):
+        writer.add_tensor(name + ".weight", numpy.ones(C, numpy.float32))
+
+    matrix("token_embd", V, C)
+    norm("output_norm")
+    for i in range(L):
+        layer = f"blk.{i}."
+        norm(layer + "attn_norm")
+        norm(layer + "ffn_norm")
+        for name, N, K in [("attn_q", H * D, C), ("attn_k", KVH * D, C), ("attn_v", KVH * D, C),
+                           ("attn_output", C, H * D), ("ffn_gate", F, C), ("ffn_up", F, C), ("ffn_down", C, F)]:
+            matrix(layer + name, N, K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 class Peers:
