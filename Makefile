@@ -19,7 +19,8 @@ ARCH := $(shell uname -m)
 NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
 FLAGS_release := -O3 $(NATIVE) -DNDEBUG
 FLAGS_debug := -O0 -g3 $(NATIVE)
-FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
+# fuzzer-no-link: the fuzzers are linked from the same objects.
+FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
 FLAGS_portable := -O3 -g1 -march=x86-64-v3 -DNDEBUG
 FLAGS_generic := -O1 -g1 -DNDEBUG
@@ -94,13 +95,14 @@ asan: fuzz-deps
 debug:
 	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
 
-# Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them) and
-# under ThreadSanitizer.
+# Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them),
+# under ThreadSanitizer, and with a model of AMX's tile unit.
 KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/quant/*.cpp) \
   nano/base/error.cpp nano/base/rng.cpp nano/base/team.cpp $(wildcard tests/test_ops*.cpp) tests/test_main.cpp \
   $(if $(filter tsan,$(FLAVOUR)),tests/test_team.cpp))
 FLAGS_neon := -O1 -g1 -march=armv8.2-a+dotprod+fp16 -static
-.PHONY: neon tsan
+FLAGS_tiles := -O1 -g1 $(NATIVE) -DNANO_TILE_MODEL
+.PHONY: neon tsan tiles
 neon:
 	@.ci/deps neon
 	@$(MAKE) --no-print-directory FLAVOUR=neon CXX=aarch64-linux-gnu-g++ build/neon/kernel_tests
@@ -108,6 +110,9 @@ neon:
 tsan: fuzz-deps
 	@$(MAKE) --no-print-directory FLAVOUR=tsan CXX=$(CLANG) build/tsan/kernel_tests
 	build/tsan/kernel_tests
+tiles:
+	@$(MAKE) --no-print-directory FLAVOUR=tiles build/tiles/kernel_tests
+	build/tiles/kernel_tests
 $(BUILD)/kernel_tests: $(KERNEL_OBJECTS)
 	$(CXX) $(FLAGS_$(FLAVOUR)) $^ -lpthread -o $@
 
@@ -119,13 +124,13 @@ tour: debug
 # A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
-FLAGS_fuzz := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
 fuzz: fuzz-deps
-	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
+	@$(MAKE) --no-print-directory FLAVOUR=asan CXX=$(CLANG) fuzz-run
 fuzz-run: $(FUZZERS:%=run-%)
 	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
-build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(OBJECTS)
+build/fuzz/%: build/asan/obj/tests/fuzz/%.o $(OBJECTS)
+	@mkdir -p $(@D)
 	$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
 $(FUZZERS:%=run-%): run-%: build/fuzz/%
 	@mkdir -p build/fuzz/new/$*

@@ -11,6 +11,7 @@
 #include "backend/cpu_linear.h"     // linear_cpu, pack_cpu
 #include "backend/cpu_memory.h"     // Arena
 #include "backend/simd.h"           // kSimdName, store_f16
+#include "backend/tile_unit.h"      // tile_unit_ready
 #include "base/error.h"             // NANO_CHECK
 #include "base/team.h"              // Team
 
@@ -57,7 +58,8 @@ class CpuBackend final : public Backend {
   const char* name() const override { return "cpu"; }
   std::string describe() const override {
     return "cpu: " + std::to_string(team_.size()) + (team_.size() == 1 ? " thread, " : " threads, ") +
-           kSimdName + (activations_ == ActivationDtype::int8 ? ", int8" : ", float32") + " activations";
+           kSimdName + (tile_unit_ready() ? ", AMX" : "") +
+           (activations_ == ActivationDtype::int8 ? ", int8" : ", float32") + " activations";
   }
 
   void* allocate(int64_t bytes, Memory kind) override {

@@ -13,6 +13,7 @@
 
 #include "backend/cpu_linear.h"  // PackedPart, QuantizedRows, InputForm
 #include "backend/cpu_tile.h"    // unpack_quad, unit_scale
+#include "backend/tile_unit.h"   // kHasTileUnit, multiply_codes
 
 namespace nano {
 
@@ -27,68 +28,125 @@ int64_t block_rows(int64_t m, int64_t M) {
   return rows;
 }
 
+// What a sum of products begins with, so that it ends as Σ (code − zero)·q.
+template <int FORMAT>
+I sum_start(int32_t minus_sum) {
+  constexpr PanelFormat f = kFormats[FORMAT];
+  if (f.zero_shift == 0 || (f.low == 8 && kDotBias != 0))
+    return set_i(0);  // the biased dot itself subtracts 128
+  return set_i(minus_sum) << f.zero_shift;
+}
+
+// A panel read front to back.
+template <int FORMAT>
+struct PanelReader {
+  static constexpr PanelFormat f = kFormats[FORMAT];
+  static constexpr bool kApart = f.scales == Scales::apart, kMinimum = f.minimum || kApart;
+  static constexpr int kUnits = int(kTile) / f.unit, kQuads = f.unit / 4;  // units of a tile, quads of a unit
+
+  PanelReader(const PackedPart& part, const uint8_t* panel)
+      : part(part), tile(kApart ? panel + part.apart_bytes : panel), apart(part, panel, 0) {}
+
+  void enter_tile(int64_t g, int64_t prefetch) {
+    if (g > 0) tile += tile_bytes(f);
+    if (f.scales == Scales::two_level && g % kTilesPerSuper == 0) {
+      d = load_f16(tile);
+      if (f.minimum) dmin = load_f16(tile + 2 * kLanes);
+      tile += super_bytes(f);
+    }
+    for (int64_t line = 0; line < tile_bytes(f); line += 64) __builtin_prefetch(tile + prefetch + line);
+  }
+  I quad(int unit, int j) const { return unpack_quad<FORMAT>(tile, unit * kQuads + j); }
+  // s and m of the tile's next unit.
+  UnitScale scale(int unit) {
+    if (!kApart) return unit_scale<FORMAT>(tile + (f.low + f.high) * 4 * kLanes, unit, d, dmin);
+    apart.enter_unit();
+    UnitScale s{apart.scale, apart.minimum};
+    if (part.offset != Offset::minimum) s.minimum = s.scale * to_float(apart.zero);
+    if (f.low == 8 && kDotBias != 0) s.minimum = s.minimum - s.scale * set(float(kDotBias));
+    return s;
+  }
+
+  const PackedPart& part;
+  const uint8_t* tile;
+  F d = zero_f(), dmin = zero_f();
+  ApartScales apart;
+};
+
 // acc [ROWS][L] for the block of ROWS rows that begins at row m.
 template <int FORMAT, int ROWS>
 void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t m,
                int64_t K, int64_t prefetch) {
-  constexpr PanelFormat f = kFormats[FORMAT];
-  constexpr bool kApart = f.scales == Scales::apart, kMinimum = f.minimum || kApart;
-  constexpr int kUnits = int(kTile) / f.unit, kQuads = f.unit / 4;
+  using Panel = PanelReader<FORMAT>;
+  constexpr PanelFormat f = Panel::f;
   const int64_t tiles = num_tiles(K);
   const int8_t* q = x.q + m * tiles * kTile;
   const float* scale = x.scale + m * tiles;
-  const int32_t* minus_sum = x.minus_sum[f.unit == 16] + m * tiles * kUnits;
-  const float* minus_scaled_sum = x.minus_scaled_sum[f.unit == 16] + m * tiles * kUnits;
-  F y[ROWS], d = zero_f(), dmin = zero_f();
+  const int32_t* minus_sum = x.minus_sum[f.unit == 16] + m * tiles * Panel::kUnits;
+  const float* minus_scaled_sum = x.minus_scaled_sum[f.unit == 16] + m * tiles * Panel::kUnits;
+  F y[ROWS];
   NANO_UNROLL
   for (int r = 0; r < ROWS; ++r) y[r] = zero_f();
-  [[maybe_unused]] ApartScales apart(part, w, 0);
-  if (kApart) w += part.apart_bytes;
+  Panel panel(part, w);
   for (int64_t g = 0; g < tiles; ++g) {
-    if (f.scales == Scales::two_level && g % kTilesPerSuper == 0) {
-      d = load_f16(w);
-      if (f.minimum) dmin = load_f16(w + 2 * kLanes);
-      w += super_bytes(f);
-    }
-    for (int64_t line = 0; line < tile_bytes(f); line += 64) __builtin_prefetch(w + prefetch + line);
+    panel.enter_tile(g, prefetch);
     NANO_UNROLL
-    for (int u = 0; u < kUnits; ++u) {
+    for (int u = 0; u < Panel::kUnits; ++u) {
       I sum[ROWS];
       NANO_UNROLL
-      for (int r = 0; r < ROWS; ++r) {
-        sum[r] = f.zero_shift ? set_i(minus_sum[r]) << f.zero_shift : set_i(0);
-        if (f.low == 8 && kDotBias != 0) sum[r] = set_i(0);  // the dot itself subtracts 128
-      }
+      for (int r = 0; r < ROWS; ++r) sum[r] = sum_start<FORMAT>(minus_sum[r]);
       NANO_UNROLL
-      for (int j = 0; j < kQuads; ++j) {
-        I codes = unpack_quad<FORMAT>(w, u * kQuads + j);
+      for (int j = 0; j < Panel::kQuads; ++j) {
+        const I codes = panel.quad(u, j);
         NANO_UNROLL
         for (int r = 0; r < ROWS; ++r)
           sum[r] = dot<f.low == 8>(sum[r], codes, load_dword(q + r * kTile + u * f.unit + 4 * j));
       }
-      UnitScale s{d, dmin};
-      if constexpr (kApart) {
-        apart.enter_unit();
-        s = {apart.scale, apart.minimum};
-        if (part.offset != Offset::minimum) s.minimum = s.scale * to_float(apart.zero);
-        if (f.low == 8 && kDotBias != 0) s.minimum = s.minimum - s.scale * set(float(kDotBias));
-      } else {
-        s = unit_scale<FORMAT>(w + (f.low + f.high) * 4 * kLanes, u, d, dmin);
-      }
+      const UnitScale s = panel.scale(u);
       NANO_UNROLL
       for (int r = 0; r < ROWS; ++r) {
         y[r] = fma(to_float(sum[r]), s.scale * set(scale[r]), y[r]);
-        if (kMinimum) y[r] = fma(s.minimum, set(minus_scaled_sum[r]), y[r]);
+        if (Panel::kMinimum) y[r] = fma(s.minimum, set(minus_scaled_sum[r]), y[r]);
       }
       minus_sum += ROWS;
       minus_scaled_sum += ROWS;
     }
-    w += tile_bytes(f);
     q += ROWS * kTile;
     scale += ROWS;
   }
   NANO_UNROLL
   for (int r = 0; r < ROWS; ++r) store(acc + r * kLanes, y[r]);
+}
+
+// acc [rows][L] for all blocks of kMaxRows before `rows`, on the tile unit: a unit is unpacked once for all of them.
+template <int FORMAT>
+void dot_tiles(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t rows,
+               int64_t K, int64_t prefetch) {
+  using Panel = PanelReader<FORMAT>;
+  constexpr int kUnit = Panel::f.unit, kUnits = Panel::kUnits;
+  const int64_t tiles = num_tiles(K);
+  std::fill_n(acc, rows * kLanes, 0.0f);
+  Panel panel(part, w);
+  for (int64_t g = 0; g < tiles; ++g) {
+    panel.enter_tile(g, prefetch);
+    for (int u = 0; u < kUnits; ++u) {
+      alignas(64) I codes[Panel::kQuads];
+      alignas(64) int32_t sums[kChunkRows][kLanes];
+      for (int j = 0; j < Panel::kQuads; ++j) codes[j] = panel.quad(u, j);
+      load_codes<kUnit>(reinterpret_cast<const uint8_t*>(codes));
+      for (int64_t m = 0; m < rows; m += kMaxRows)
+        multiply_codes<kUnit>(sums[m], x.q + (m * tiles + g * kMaxRows) * kTile + u * kUnit);
+      const UnitScale s = panel.scale(u);
+      for (int64_t m = 0; m < rows; ++m) {
+        const int64_t block = m / kMaxRows * kMaxRows * tiles, r = m % kMaxRows;
+        const int64_t at = block * kUnits + (g * kUnits + u) * kMaxRows + r;
+        const I sum = load_i(sums[m]) + sum_start<FORMAT>(x.minus_sum[kUnit == 16][at]);
+        F y = fma(to_float(sum), s.scale * set(x.scale[block + g * kMaxRows + r]), load(acc + m * kLanes));
+        if (Panel::kMinimum) y = fma(s.minimum, set(x.minus_scaled_sum[kUnit == 16][at]), y);
+        store(acc + m * kLanes, y);
+      }
+    }
+  }
 }
 
 using DotBlock = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
@@ -102,6 +160,16 @@ constexpr std::array<std::array<DotBlock, 4>, sizeof...(FORMAT)> dot_table(
       {{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>, dot_block<FORMAT, kMaxRows>}...}};
 }
 constexpr auto kDotBlocks = dot_table(std::make_integer_sequence<int, kFirstDense>());
+
+using DotTiles = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
+                          int64_t);
+template <int... FORMAT>
+constexpr std::array<DotTiles, sizeof...(FORMAT)> tiles_table(std::integer_sequence<int, FORMAT...>) {
+  if constexpr (kHasTileUnit) return {dot_tiles<FORMAT>...};
+  return {};
+}
+constexpr auto kDotTiles = tiles_table(std::make_integer_sequence<int, kFirstDense>());
+constexpr int64_t kTilesPay = 32;  // from so many rows on
 
 int log2_of(int64_t rows) { return rows == 8 ? 3 : rows == 4 ? 2 : rows == 2 ? 1 : 0; }
 
@@ -190,8 +258,13 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
 void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K) {
   const uint8_t* w = ref.part->panel_data + ref.panel * ref.part->panel_bytes;
   // Hardware prefetch alone leaves 40 % of the bandwidth unused. Later blocks find the panel in the cache.
-  int64_t prefetch = 4096;
-  for (int64_t m = 0, R; m < rows; m += R, prefetch = 0) {
+  int64_t prefetch = 4096, m = 0;
+  if (kHasTileUnit && rows >= kTilesPay && tile_unit_ready()) {
+    m = rows / kMaxRows * kMaxRows;
+    kDotTiles[size_t(ref.part->format)](ref.acc, *ref.part, w, x, m, K, prefetch);
+    prefetch = 0;
+  }
+  for (int64_t R; m < rows; m += R, prefetch = 0) {
     R = block_rows(m, rows);
     kDotBlocks[size_t(ref.part->format)][size_t(log2_of(R))](ref.acc + m * kLanes, *ref.part, w, x, m, K,
                                                              prefetch);
