@@ -1,5 +1,6 @@
 // bench serve: the arithmetic against values worked out by hand, the load, and the command from outside.
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -188,15 +189,18 @@ TEST_CASE("goodput counts the requests that keep to every limit") {
 }
 
 TEST_CASE("equal digests are equal answers in equal order") {
+  auto digest_of = [](const std::vector<ServedRequest>& requests) {
+    return report_requests(requests, {})["output_ids_digest"].get<std::string>();
+  };
   std::vector<ServedRequest> requests = four_requests();
-  const std::string digest = token_ids_digest(requests);
+  const std::string digest = digest_of(requests);
   CHECK(digest.size() == 16);
-  CHECK(token_ids_digest(four_requests()) == digest);
+  CHECK(digest_of(four_requests()) == digest);
   requests[0].token_ids[1] = 8;
-  CHECK(token_ids_digest(requests) != digest);
+  CHECK(digest_of(requests) != digest);
   requests = four_requests();
   std::swap(requests[0], requests[1]);
-  CHECK(token_ids_digest(requests) != digest);
+  CHECK(digest_of(requests) != digest);
 }
 
 TEST_CASE("steps: use of the blocks, tokens a step, pieces of prompts") {
@@ -247,34 +251,39 @@ TEST_CASE("the same seed is the same load; lengths, mixes, prefixes and arrivals
   options.prefix_len = 3;
   options.request_rate = 50;
   options.seed = 5;
-  const std::vector<LoadItem> load = make_load(options, 100), again = make_load(options, 100);
+  const std::vector<LoadItem> load = make_load(options), again = make_load(options);
+  auto prompt = [&](size_t i) { return prompt_ids(options, i, load[i].input_len, 100); };
+  const std::vector<int32_t> first = prompt(0), second = prompt(1);
   int64_t shortest = 1000, longest = 0, sum = 0;
   for (size_t i = 0; i < load.size(); ++i) {
-    REQUIRE((load[i].prompt == again[i].prompt && load[i].arrival == again[i].arrival));
+    REQUIRE((load[i].input_len == again[i].input_len && load[i].arrival == again[i].arrival));
     REQUIRE(load[i].output_len == again[i].output_len);
     REQUIRE((load[i].output_len >= 5 && load[i].output_len <= 15));
-    REQUIRE(std::equal(load[0].prompt.begin(), load[0].prompt.begin() + 3, load[i].prompt.begin()));
-    for (int32_t id : load[i].prompt) REQUIRE((id >= 0 && id < 100));
-    const auto length = int64_t(load[i].prompt.size()) - 3;
+    const std::vector<int32_t> ids = prompt(i);
+    REQUIRE(int64_t(ids.size()) == load[i].input_len);
+    REQUIRE(std::equal(first.begin(), first.begin() + 3, ids.begin()));
+    for (int32_t id : ids) REQUIRE((id >= 0 && id < 100));
+    const int64_t length = load[i].input_len - 3;
     shortest = std::min(shortest, length), longest = std::max(longest, length), sum += length;
   }
   CHECK((shortest == 10 && longest == 30));
   CHECK(std::fabs(double(sum) / 2000 - 20) < 1);
-  CHECK(!std::equal(load[0].prompt.begin() + 3, load[0].prompt.begin() + 13, load[1].prompt.begin() + 3));
+  CHECK(prompt(0) == first);
+  CHECK(!std::equal(first.begin() + 3, first.begin() + 13, second.begin() + 3));
   CHECK(load[0].arrival == 0);
   CHECK(std::fabs(load.back().arrival - 40) < 4);  // 2000 gaps of 1/50 on average; the deviation is 0.9
   options.seed = 6;
-  CHECK(make_load(options, 100)[0].prompt != load[0].prompt);
+  CHECK(prompt(0) != first);
   options.burstiness = 100;  // nearly even
-  const std::vector<LoadItem> even = make_load(options, 100);
+  const std::vector<LoadItem> even = make_load(options);
   for (size_t i = 1; i < even.size(); ++i)
     CHECK(std::fabs(even[i].arrival - even[i - 1].arrival - 0.02) < 0.015);
 
   LoadOptions mixed;
   mixed.num_prompts = 3;
   mixed.mix = parse_mix("12:2,5:1K", "mix");
-  const std::vector<LoadItem> mix = make_load(mixed, 100);
-  CHECK((mix[0].prompt.size() == 12 && mix[1].prompt.size() == 5 && mix[2].prompt.size() == 12));
+  const std::vector<LoadItem> mix = make_load(mixed);
+  CHECK((mix[0].input_len == 12 && mix[1].input_len == 5 && mix[2].input_len == 12));
   CHECK((mix[0].output_len == 2 && mix[1].output_len == 1024));
   CHECK(mix[2].arrival == 0);  // request rate inf
   for (const char* bad : {"", "12", "12:", ":3", "0:1", "1:0", "1:1,", "1:-1", "1:1e9"})
@@ -307,11 +316,11 @@ TEST_CASE("bench serve gives vLLM's keys, and the same answers for the same seed
     std::vector<std::string> args = {"--random-range-ratio", "0.5"};
     args.insert(args.end(), flags.begin(), flags.end());
     const Json other = serve_json(args);
-    for (const char* key : {"token_ids_digest", "total_input_tokens", "total_output_tokens", "completed"})
+    for (const char* key : {"output_ids_digest", "total_input_tokens", "total_output_tokens", "completed"})
       CHECK(other[key] == r[key]);
   }
-  CHECK(serve_json({"--random-range-ratio", "0.5", "--seed", "1"})["token_ids_digest"] !=
-        r["token_ids_digest"]);
+  CHECK(serve_json({"--random-range-ratio", "0.5", "--seed", "1"})["output_ids_digest"] !=
+        r["output_ids_digest"]);
 }
 
 TEST_CASE("bench serve sends no request before its time") {
@@ -319,7 +328,7 @@ TEST_CASE("bench serve sends no request before its time") {
   options.num_prompts = 6;
   options.request_rate = 10;
   options.burstiness = 100;  // nearly even: the last one comes after half a second
-  const double last = make_load(options, 100).back().arrival;
+  const double last = make_load(options).back().arrival;
   REQUIRE(last > 0.4);
   const Json r = serve_json({"--request-rate", "10", "--burstiness", "100"});
   CHECK(r["duration"].get<double>() >= last);
@@ -333,6 +342,9 @@ TEST_CASE("bench serve keeps to --max-concurrency") {
   CHECK(r["max_concurrency"] == 2);
   // Of equal length, two end in the same step, and the next two begin there.
   CHECK(serve_json({"--max-concurrency", "2"})["max_concurrent_requests"] == 2);
+  // Several arrive within one step while one place is free: the second of them waits.
+  CHECK(serve_json({"--max-concurrency", "2", "--mix", "1500:1", "--max-num-batched-tokens", "2048",
+                    "--request-rate", "200"})["max_concurrent_requests"] == 2);
 }
 
 TEST_CASE("bench serve: answers have exactly their length, whatever ends a text") {
@@ -360,6 +372,8 @@ TEST_CASE("bench serve prints vLLM's table, writes its file, and says what faile
   CHECK(contains(ran.out, "---------------Time to First Token----------------\n"));
   CHECK(contains(ran.out, "P99.9 TPOT (ms):                         n too small\n"));
   CHECK(Json::parse(nano_test::take_file(file))["completed"] == 6);
+  CHECK(serve({"--result-filename", file, "--no-save-result"}).exit_code == 0);
+  CHECK(!std::filesystem::exists(file));
 
   const auto failing = serve({"--mix", "8:4,100:4", "--max-model-len", "64", "--json"});
   CHECK(failing.exit_code == 1);
@@ -372,7 +386,8 @@ TEST_CASE("bench serve prints vLLM's table, writes its file, and says what faile
 TEST_CASE("bench serve refuses what it cannot do, in one line") {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--no-in-process"}, "there is no server yet to send requests to"},
-      {{"--request-rate", "0"}, "--request-rate must be above 0"},
+      {{"--request-rate", "0"}, "--request-rate must be above 0, or inf"},
+      {{"--request-rate", "1e-200", "--burstiness", "1e-200"}, "the last request would come after"},
       {{"--request-rate", "fast"}, "--request-rate: 'fast' is not a number"},
       {{"--burstiness", "-1"}, "--burstiness must be above 0"},
       {{"--max-concurrency", "-1"}, "--max-concurrency: -1"},
@@ -384,6 +399,7 @@ TEST_CASE("bench serve refuses what it cannot do, in one line") {
       {{"--goodput", "ttft"}, "--goodput ttft needs milliseconds above 0: ttft:100"},
       {{"--goodput", "itl:5"}, "build/nano bench serve --goodput: 'itl'"},
       {{"--goodput", "ttft:1", "tpot:0"}, "--goodput tpot needs milliseconds above 0"},
+      {{"--goodput=ttft:1", "tpot:0"}, "--goodput tpot needs milliseconds above 0"},
       {{"--save-result"}, "--save-result needs --result-filename"},
       {{"--temperature", "3"}, "--temperature must be in [0, 2]"},
       {{"--result-filename", "/no/such/dir/x"}, "/no/such/dir/x: cannot be written"},

@@ -180,6 +180,18 @@ TEST_CASE("bench latency and throughput give vLLM's keys") {
   for (const char* key : {"avg_latency", "prefill_tokens_per_second", "decode_tokens_per_second",
                           "bytes_per_token", "achieved_gb_per_second"})
     CHECK(a[key].get<double>() > 0);
+  // All rows and tokens have their time. Before the last answer has begun: the prompt; then a token of the first answer,
+  // and for 7 others the 2 tokens of the prompt behind its full blocks. After it 15: the first answer had two by then.
+  const auto forks =
+      run_nano({"bench", "latency", tiny(), "--no-stats", "--json", "--input-len", "50", "--output-len", "3",
+                "--batch-size", "1", "--n", "8", "--num-iters-warmup", "0", "--num-iters", "1"});
+  const Json n8 = Json::parse(forks.out);
+  CHECK(std::abs(65 / n8["prefill_tokens_per_second"].get<double>() +
+                 15 / n8["decode_tokens_per_second"].get<double>() - n8["avg_latency"].get<double>()) < 1e-6);
+  const auto uncached =
+      run_nano({"bench", "latency", tiny(), "--no-kv-cache", "--no-stats", "--json", "--input-len", "4",
+                "--output-len", "3", "--num-iters-warmup", "0", "--num-iters", "1"});
+  CHECK(Json::parse(uncached.out)["achieved_gb_per_second"].is_null());
   const auto throughput = run_nano({"bench", "throughput", tiny(), "--device", "ref", "--no-stats", "--json",
                                     "--input-len", "4", "--output-len", "3", "--num-prompts", "5"});
   REQUIRE(throughput.exit_code == 0);

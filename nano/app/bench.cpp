@@ -7,10 +7,11 @@
 #include "app/cli.h"          // ArgParser
 #include "app/output_json.h"  // json_text
 #include "app/roofline.h"     // the ceilings, count_macs, profile_json
+#include "app/serve_load.h"   // make_load, prompt_ids
 #include "app/start.h"        // start_llm, write_results
-#include "app/stats.h"        // mean, percentile
+#include "app/stats.h"        // mean, percentile, IdsDigest
+#include "base/clock.h"       // steady_seconds
 #include "base/error.h"       // Error
-#include "base/rng.h"         // random_bits
 
 namespace nano {
 
@@ -46,17 +47,13 @@ Observe observer(const BenchOptions& o, Profile& profile) {
   return [&profile](std::unique_ptr<Backend> backend) { return profiled(std::move(backend), profile); };
 }
 
-std::vector<int32_t> random_ids(int64_t count, int32_t vocab, uint64_t seed, uint32_t which) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i)
-    ids.push_back(int32_t(random_bits({seed, which}, uint64_t(i)) % uint64_t(vocab)));
-  return ids;
-}
-
-// A length within ratio of `middle`, at least 1.
-int64_t random_length(int64_t middle, double ratio, uint64_t seed, uint64_t draw) {
-  const double u = random_uniform({seed ^ 0x1e46, 0}, draw);
-  return std::max<int64_t>(1, int64_t(double(middle) * (1 - ratio + 2 * ratio * u) + 0.5));
+LoadOptions load_options(const BenchOptions& o, int64_t prompts) {
+  LoadOptions load;
+  load.num_prompts = prompts;
+  load.input_len = o.input_len, load.output_len = o.output_len;
+  load.range_ratio = o.random_range_ratio;
+  load.seed = uint64_t(o.engine.seed);
+  return load;
 }
 
 SamplingParams exactly(int64_t tokens, int64_t n) {
@@ -78,33 +75,24 @@ void finish(const BenchOptions& o, const Json& result, const std::string& text) 
   write_results(o.output_json, result);
 }
 
-// FNV-1a over all output ids and the lengths of the answers: two runs that gave the same tokens have the same. Goes on
-// from `hash`.
-constexpr uint64_t kNoIds = 0xcbf29ce484222325;
-uint64_t hash_ids(const std::vector<RequestOutput>& results, uint64_t hash = kNoIds) {
-  auto add = [&hash](uint64_t value) {
-    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> 8 * i & 0xff)) * 0x100000001b3;
-  };
+void digest(const std::vector<RequestOutput>& results, IdsDigest& ids) {
   for (const RequestOutput& result : results)
-    for (const CompletionOutput& answer : result.outputs) {
-      add(answer.token_ids.size());
-      for (const int32_t id : answer.token_ids) add(uint64_t(id));
-    }
-  return hash;
+    for (const CompletionOutput& answer : result.outputs) ids.add(answer.token_ids);
 }
 
 // One iteration of `latency`: the batch from arrival to the last token.
 struct Iteration {
-  Totals totals;
-  int64_t decoded = 0;  // tokens that came after the step in which the last answer began
+  double begin = 0, decode_begin = 0, end = 0;  // decode_begin: after the step in which the last answer began
+  int64_t prefilled = 0, decoded = 0;           // rows computed before that, tokens sampled after it
 };
 Iteration iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingParams& params,
-                  Interrupt& interrupt, uint64_t& ids_hash) {
+                  Interrupt& interrupt, IdsDigest& ids) {
   struct Seen {
     int64_t tokens = 0, begun = 0;  // of all answers; answers with a token
   };
   std::map<std::string, Seen> seen;
-  int64_t before_decoding = -1;
+  Iteration one;
+  int64_t rows = 0, before_decoding = -1;
   auto note = [&](const RequestOutput& out) {
     Seen& of = seen[out.request_id] = {};
     for (const CompletionOutput& answer : out.outputs) {
@@ -117,14 +105,22 @@ Iteration iterate(LLM& llm, const std::vector<Prompt>& prompts, const SamplingPa
     if (before_decoding >= 0) return false;
     Seen all;
     for (const auto& [id, of] : seen) all.tokens += of.tokens, all.begun += of.begun;
-    if (all.begun == int64_t(prompts.size()) * params.n) before_decoding = all.tokens;
+    if (all.begun == int64_t(prompts.size()) * params.n)
+      before_decoding = all.tokens, one.prefilled = rows, one.decode_begin = steady_seconds();
     return false;
   };
+  llm.loaded().engine->on_step = [&](const StepPlan& plan, const StepResult&) { rows += plan.num_tokens; };
+  one.begin = steady_seconds();
   const std::vector<RequestOutput> results = llm.generate(prompts, {params}, note, between_steps);
+  one.end = steady_seconds();
+  llm.loaded().engine->on_step = {};
   fail_on_error(results);
-  ids_hash = hash_ids(results, ids_hash);
-  const Totals totals = add_up(results);
-  return {totals, before_decoding < 0 ? 0 : totals.generated - before_decoding};
+  digest(results, ids);
+  if (before_decoding < 0)  // the last answer began in the last step
+    one.prefilled = rows, one.decode_begin = one.end;
+  else
+    one.decoded = add_up(results).generated - before_decoding;
+  return one;
 }
 
 // Random prompts are not cut to fit: the figures would be of another load than the one asked for.
@@ -138,7 +134,7 @@ void check_lengths(const LLM& llm, int64_t input, int64_t output) {
 
 // Bytes that one decoding step must read, shared by the tokens it yields: all matrices once (an embedding that is not
 // the head stays in the file and is not counted: a step reads a few rows), and each sequence's K and V, on average
-// half-way through its output.
+// half-way through its output (all of it: a sliding window reads less).
 double bytes_per_token(const LLM& llm, const BenchOptions& o) {
   const LoadedEngine& e = llm.loaded();
   const auto weights = double(e.backend->allocated(Memory::weights));
@@ -149,25 +145,24 @@ double bytes_per_token(const LLM& llm, const BenchOptions& o) {
 Json latency_json(const LLM& llm, const BenchOptions& o, const std::vector<Iteration>& iterations) {
   std::vector<double> latencies;
   double prefill = 0, decode = 0;
-  int64_t decoded = 0;
-  for (const auto& [t, after] : iterations) {
-    decoded += after;
-    latencies.push_back(t.end - t.begin);
-    prefill += t.last_first_token - t.begin;
-    decode += t.end - t.last_first_token;
+  int64_t prefilled = 0, decoded = 0;
+  for (const Iteration& i : iterations) {
+    latencies.push_back(i.end - i.begin);
+    prefill += i.decode_begin - i.begin, prefilled += i.prefilled;
+    decode += i.end - i.decode_begin, decoded += i.decoded;
   }
   Json percentiles = Json::object();
   for (int p : {10, 25, 50, 75, 90, 99}) percentiles[std::to_string(p)] = percentile(latencies, p);
-  const double runs = double(iterations.size()), bytes = bytes_per_token(llm, o);
-  const double decode_rate = double(decoded) / decode;
-  const bool decodes = decoded > 0;
+  const double bytes = bytes_per_token(llm, o), decode_rate = double(decoded) / decode;
+  const bool decodes = decoded > 0,
+             reads = decodes && o.engine.kv_cache;  // without one a step computes, it does not read
   return {{"avg_latency", mean(latencies)},
           {"latencies", latencies},
           {"percentiles", percentiles},
-          {"prefill_tokens_per_second", runs * double(o.batch_size * o.input_len) / prefill},
+          {"prefill_tokens_per_second", double(prefilled) / prefill},
           {"decode_tokens_per_second", decodes ? Json(decode_rate) : Json()},
-          {"bytes_per_token", bytes},
-          {"achieved_gb_per_second", decodes ? Json(bytes * decode_rate / 1e9) : Json()}};
+          {"bytes_per_token", o.engine.kv_cache ? Json(bytes) : Json()},
+          {"achieved_gb_per_second", reads ? Json(bytes * decode_rate / 1e9) : Json()}};
 }
 
 std::string latency_text(const Json& result) {
@@ -176,9 +171,10 @@ std::string latency_text(const Json& result) {
     text += fmt::format("{0}% percentile latency: {{percentiles_{0}}} seconds\n", p);
   text += "Prefill: {prefill_tokens_per_second:.1f} tokens/s\n";
   if (result["decode_tokens_per_second"].is_null()) return text;
+  text += "Decode: {decode_tokens_per_second:.1f} tokens/s";
+  if (result["achieved_gb_per_second"].is_null()) return text + "\n";
   text +=
-      "Decode: {decode_tokens_per_second:.1f} tokens/s, {achieved_gb_per_second:.2f} GB/s read: "
-      "{bandwidth_share:.2f} of the {read_gb_per_second:.2f} GB/s\n"
+      ", {achieved_gb_per_second:.2f} GB/s read: {bandwidth_share:.2f} of the {read_gb_per_second:.2f} GB/s\n"
       "that these threads read from memory, measured before the run";
   return text + (result["bandwidth_share"] > 1.0 ? " (above 1: the cache helps)\n" : "\n");
 }
@@ -191,10 +187,9 @@ void add_bandwidth(Json& result, double read) {
   result["bandwidth_share"] = share;
 }
 
-// The ceiling of large batches: the multiply-adds of the matrices (attention's own are not counted). The last token of
-// an answer is sampled and goes no further.
-void add_arithmetic(Json& result, const BenchOptions& o, const Totals& t, const Macs& macs, double peak) {
-  const int64_t rows = t.prompt - t.cached + t.generated - o.num_prompts * o.n;
+// The ceiling of large batches: the multiply-adds of the matrices (attention's own are not counted) for the rows that
+// all steps computed, preempted and recomputed ones too.
+void add_arithmetic(Json& result, int64_t rows, const Totals& t, const Macs& macs, double peak) {
   const double gmacs = (double(rows) * double(macs.layers) + double(t.generated) * double(macs.head)) / 1e9;
   const double rate = gmacs / (t.end - t.begin);
   result["gmac_per_second"] = rate;
@@ -225,18 +220,18 @@ int bench_latency_command(const Args& args) {
                             o.batch_size * o.n, most),
                 "build/nano bench latency", "raise --max-num-seqs, or use bench throughput");
   Interrupt interrupt;
+  const LoadOptions load = load_options(o, o.batch_size);
   std::vector<Prompt> prompts;
   for (int64_t i = 0; i < o.batch_size; ++i)
-    prompts.push_back(
-        {"", random_ids(o.input_len, llm->tokenizer().vocab_size(), uint64_t(o.engine.seed), uint32_t(i))});
+    prompts.push_back({"", prompt_ids(load, size_t(i), o.input_len, llm->tokenizer().vocab_size())});
   std::vector<Iteration> iterations;
-  uint64_t ids_hash = kNoIds;
+  IdsDigest ids;
   {
     ProgressBar bar("latency");
     const int64_t total = o.num_iters_warmup + o.num_iters;
     for (int64_t i = 0; i < total; ++i) {
       if (i == o.num_iters_warmup) profile.clear();
-      const Iteration one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids_hash);
+      const Iteration one = iterate(*llm, prompts, exactly(o.output_len, o.n), interrupt, ids);
       if (i >= o.num_iters_warmup) iterations.push_back(one);
       bar.show(i + 1, total);
     }
@@ -246,7 +241,7 @@ int bench_latency_command(const Args& args) {
   Json result = latency_json(*llm, o, iterations);
   add_bandwidth(result, read);
   if (o.profile) result["profile"] = ops;
-  result["output_ids_digest"] = fmt::format("{:016x}", ids_hash);
+  result["output_ids_digest"] = ids.text();
   finish(o, result, latency_text(result));
   return 0;
 }
@@ -269,16 +264,17 @@ int bench_throughput_command(const Args& args) {
   const Macs macs = count_macs(llm->loaded());
   const double peak = kernel_gmac_per_second(o.engine, macs.int8);
   Interrupt interrupt;
-  const auto seed = uint64_t(o.engine.seed);
+  const LoadOptions options = load_options(o, o.num_prompts);
+  const std::vector<LoadItem> load = make_load(options);
+  for (const LoadItem& item : load) check_lengths(*llm, item.input_len, item.output_len);
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
-  for (int64_t i = 0; i < o.num_prompts; ++i) {
-    const int64_t in = random_length(o.input_len, o.random_range_ratio, seed, uint64_t(2 * i));
-    const int64_t out = random_length(o.output_len, o.random_range_ratio, seed, uint64_t(2 * i + 1));
-    check_lengths(*llm, in, out);
-    prompts.push_back({"", random_ids(in, llm->tokenizer().vocab_size(), seed, uint32_t(i))});
-    params.push_back(exactly(out, o.n));
+  for (size_t i = 0; i < load.size(); ++i) {
+    prompts.push_back({"", prompt_ids(options, i, load[i].input_len, llm->tokenizer().vocab_size())});
+    params.push_back(exactly(load[i].output_len, o.n));
   }
+  int64_t rows = 0;
+  llm->loaded().engine->on_step = [&](const StepPlan& plan, const StepResult&) { rows += plan.num_tokens; };
   std::vector<RequestOutput> results;
   profile.clear();
   {
@@ -293,6 +289,8 @@ int bench_throughput_command(const Args& args) {
   fail_on_error(results);
   const Totals t = add_up(results);
   const double elapsed = t.end - t.begin;
+  IdsDigest ids;
+  digest(results, ids);
   Json result = {{"elapsed_time", elapsed},
                  {"num_requests", o.num_prompts},
                  {"total_num_tokens", t.prompt + t.generated},
@@ -301,8 +299,8 @@ int bench_throughput_command(const Args& args) {
                  {"requests_per_second", double(o.num_prompts) / elapsed},
                  {"tokens_per_second", double(t.prompt + t.generated) / elapsed},
                  {"output_tokens_per_second", double(t.generated) / elapsed},
-                 {"output_ids_digest", fmt::format("{:016x}", hash_ids(results))}};
-  add_arithmetic(result, o, t, macs, peak);
+                 {"output_ids_digest", ids.text()}};
+  add_arithmetic(result, rows, t, macs, peak);
   if (o.profile) result["profile"] = ops;
   finish(o, result,
          "Throughput: {requests_per_second:.2f} requests/s, {tokens_per_second:.2f} total tokens/s, "

@@ -4,14 +4,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "app/cli.h"            // ArgParser
 #include "app/output_json.h"    // json_text
-#include "app/serve_load.h"     // make_load
+#include "app/serve_load.h"     // make_load, prompt_ids
 #include "app/serve_metrics.h"  // ServedRequest, StepStats
 #include "app/start.h"          // start_llm, write_results
 #include "base/clock.h"         // steady_seconds
@@ -30,7 +32,8 @@ struct ServeOptions {
   EngineOptions engine;
   LoadOptions load;
   ReportOptions report;
-  bool in_process = false, ignore_eos = true, save_result = false, json = false;
+  bool in_process = false, ignore_eos = true, json = false;
+  std::optional<bool> save_result;
   int64_t num_warmups = 0;
   int64_t max_concurrency = 0;  // 0 = no limit
   double temperature = 0;
@@ -83,7 +86,8 @@ void add_report_flags(ArgParser& parser, ServeOptions& o) {
                   report.goodput[value.substr(0, colon)] =
                       colon < value.size() ? parse_real(value.substr(colon + 1), where) : 0;
                 });
-  parser.add("save-result", o.save_result, "as vLLM: write --result-filename");
+  parser.flag("save-result", "as vLLM; a file that is named is written without it [on]",
+              [&](bool on) { o.save_result = on; });
   parser.add("result-filename", o.result_file, "a file for the results");
   parser.add("output-json", o.result_file, "the same");
   parser.add("json", o.json, "the results as JSON on stdout");
@@ -96,18 +100,18 @@ Args one_flag_per_goodput(const Args& args) {
   for (const std::string& arg : args) {
     const bool pair = arg.rfind("--", 0) != 0 && arg.find(':') != arg.npos;
     if (inside && pair && single.back() != "--goodput") single.push_back("--goodput");
-    inside = arg == "--goodput" || (inside && pair);
+    inside = arg == "--goodput" || arg.rfind("--goodput=", 0) == 0 || (inside && pair);
     single.push_back(arg);
   }
   return single;
 }
 
-void check(const ArgParser& parser, const ServeOptions& o) {
+void check(const ArgParser& parser, ServeOptions& o) {
   const LoadOptions& load = o.load;
   if (!o.in_process)
     throw Error("there is no server yet to send requests to", "build/nano bench serve",
                 "with --in-process it drives the engine itself");
-  if (!(load.request_rate > 0)) parser.refuse("--request-rate must be above 0");
+  if (!(load.request_rate > 0)) parser.refuse("--request-rate must be above 0, or inf");
   if (!(load.burstiness > 0)) parser.refuse("--burstiness must be above 0");
   if (!(load.range_ratio >= 0 && load.range_ratio < 1))
     parser.refuse("--random-range-ratio must be in [0, 1)");
@@ -117,7 +121,9 @@ void check(const ArgParser& parser, const ServeOptions& o) {
   for (const auto& [metric, most_ms] : o.report.goodput)
     if (!(most_ms > 0))
       parser.refuse("--goodput " + metric + " needs milliseconds above 0: " + metric + ":100");
-  if (o.save_result && o.result_file.empty()) parser.refuse("--save-result needs --result-filename FILE");
+  if (o.save_result == true && o.result_file.empty())
+    parser.refuse("--save-result needs --result-filename FILE");
+  if (o.save_result == false) o.result_file.clear();
   check_results_file("--result-filename", o.result_file, o.engine);
 }
 
@@ -126,8 +132,10 @@ void check(const ArgParser& parser, const ServeOptions& o) {
 // step is over.
 class Drive {
  public:
-  Drive(LLM& llm, const ServeOptions& o, const std::vector<LoadItem>& load)
-      : llm_(llm), o_(o), load_(load), requests_(load.size()) {}
+  Drive(LLM& llm, const ServeOptions& o, const LoadOptions& options)
+      : llm_(llm), o_(o), options_(options), load_(make_load(options)), requests_(load_.size()) {
+    for (int64_t i = 0; i < o.max_concurrency; ++i) free_since_.push(0);
+  }
 
   std::vector<ServedRequest> run(Interrupt& interrupt) {
     ProgressBar bar("serving");
@@ -147,20 +155,25 @@ class Drive {
 
  private:
   double now() const { return steady_seconds() - start_; }
-  bool place_is_free() const { return o_.max_concurrency == 0 || under_way_ < o_.max_concurrency; }
+  bool place_is_free() const { return o_.max_concurrency == 0 || !free_since_.empty(); }
 
   void send() {
     const size_t i = next_++;
     SamplingParams params;
     params.temperature = float(o_.temperature);
-    params.seed = int64_t((o_.load.seed + i) & INT64_MAX);
+    params.seed = int64_t((options_.seed + i) & INT64_MAX);
     params.ignore_eos = o_.ignore_eos;
     params.max_tokens = int32_t(load_[i].output_len);
-    requests_[i].sent = std::max(load_[i].arrival, free_since_);
-    requests_[i].input_tokens = int64_t(load_[i].prompt.size());
+    requests_[i].sent = load_[i].arrival;
+    requests_[i].input_tokens = load_[i].input_len;
     try {
-      llm_.add_request(std::to_string(i), {"", load_[i].prompt}, params);
+      llm_.add_request(std::to_string(i),
+                       {"", prompt_ids(options_, i, load_[i].input_len, llm_.tokenizer().vocab_size())},
+                       params);
       ++under_way_;
+      if (o_.max_concurrency == 0) return;
+      requests_[i].sent = std::max(load_[i].arrival, free_since_.top());
+      free_since_.pop();
     } catch (const Error& error) {  // the others go on
       requests_[i].error = Error(error.problem, "", error.hint).what();
     }
@@ -175,18 +188,20 @@ class Drive {
     request.token_ids.insert(request.token_ids.end(), ids.end() - fresh, ids.end());
     if (!out.finished) return;
     request.error = out.error;
-    if (!place_is_free()) free_since_ = *step_end_;
+    if (o_.max_concurrency > 0) free_since_.push(*step_end_);
     --under_way_;
   }
 
   LLM& llm_;
   const ServeOptions& o_;
-  const std::vector<LoadItem>& load_;
+  const LoadOptions& options_;
+  const std::vector<LoadItem> load_;
   std::vector<ServedRequest> requests_;
   const double start_ = steady_seconds();
   size_t next_ = 0;
   int64_t under_way_ = 0;
-  double free_since_ = 0;  // when the last place that had to be waited for became free
+  // The free places among max_concurrency: since when. The one that is free longest is taken first.
+  std::priority_queue<double, std::vector<double>, std::greater<double>> free_since_;
   std::optional<double> step_end_;
 };
 
@@ -230,7 +245,7 @@ std::string table(const Json& r, const ReportOptions& options) {
     text += table_row("Median " + name + " (ms):", r.at("median" + key));
     for (double p : options.percentiles)
       if (p != 50)  // the median
-        text += table_row(fmt::format("P{:g} {} (ms):", p, name), r.at(fmt::format("p{:g}{}", p, key)),
+        text += table_row(fmt::format("P{} {} (ms):", p, name), r.at(fmt::format("p{}{}", p, key)),
                           "n too small");
   }
   return text + std::string(50, '=') + "\n";
@@ -268,19 +283,17 @@ int bench_serve_command(const Args& args) {
 
   const std::unique_ptr<LLM> llm = start_llm(o.engine);
   LoadedEngine& loaded = llm->loaded();
-  const int32_t vocab = llm->tokenizer().vocab_size();
   Interrupt interrupt;
   LoadOptions warmup = o.load;
   warmup.num_prompts = o.num_warmups;
   warmup.request_rate = INFINITY;
   warmup.seed = ~warmup.seed;  // other prompts, or the ones that count would be in the prefix cache
-  Drive(*llm, o, make_load(warmup, vocab)).run(interrupt);
+  Drive(*llm, o, warmup).run(interrupt);
 
   StepStats steps(loaded.engine->blocks().num_blocks(), loaded.engine->blocks().block_size(),
                   loaded.resolved.scheduler.max_num_batched_tokens);
   loaded.engine->on_step = [&](const StepPlan& plan, const StepResult& result) { steps.add(plan, result); };
-  const std::vector<LoadItem> load = make_load(o.load, vocab);
-  const std::vector<ServedRequest> requests = Drive(*llm, o, load).run(interrupt);
+  const std::vector<ServedRequest> requests = Drive(*llm, o, o.load).run(interrupt);
   loaded.engine->on_step = {};
   close_trace(*llm);
 

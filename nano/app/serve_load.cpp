@@ -4,6 +4,8 @@
 #include <cmath>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "base/error.h"    // Error
 #include "base/options.h"  // parse_human_int
 #include "base/rng.h"      // random_bits
@@ -13,12 +15,9 @@ namespace nano {
 namespace {
 
 constexpr int64_t kMostTokens = 1'000'000;
-constexpr uint32_t kPrefix = UINT32_MAX,
-                   kLengths = UINT32_MAX - 1;  // the other streams are the prompts' numbers
-
-void append_random_ids(std::vector<int32_t>& ids, int64_t count, int32_t vocab, RngKey key) {
-  for (int64_t i = 0; i < count; ++i) ids.push_back(int32_t(random_bits(key, uint64_t(i)) % uint64_t(vocab)));
-}
+constexpr double kLongestLoad = 1e7;  // seconds
+// Streams of random numbers; the others are the prompts' own.
+constexpr uint32_t kPrefix = UINT32_MAX, kLengths = UINT32_MAX - 1;
 
 // Whole numbers from floor(middle · (1 − ratio)) to ceil(middle · (1 + ratio)), but at least 1.
 int64_t random_length(int64_t middle, double ratio, uint64_t bits) {
@@ -29,7 +28,7 @@ int64_t random_length(int64_t middle, double ratio, uint64_t bits) {
 
 }  // namespace
 
-std::vector<LoadItem> make_load(const LoadOptions& o, int32_t vocab_size) {
+std::vector<LoadItem> make_load(const LoadOptions& o) {
   const std::vector<std::pair<int64_t, int64_t>> one = {{o.input_len, o.output_len}};
   const auto& lengths = o.mix.empty() ? one : o.mix;
   std::mt19937_64 arrivals(o.seed);
@@ -37,13 +36,26 @@ std::vector<LoadItem> make_load(const LoadOptions& o, int32_t vocab_size) {
   std::vector<LoadItem> load(static_cast<size_t>(o.num_prompts));
   for (size_t i = 0; i < load.size(); ++i) {
     const auto [input, output] = lengths[i % lengths.size()];
-    const int64_t input_len = random_length(input, o.range_ratio, random_bits({o.seed, kLengths}, 2 * i));
+    load[i].input_len =
+        o.prefix_len + random_length(input, o.range_ratio, random_bits({o.seed, kLengths}, 2 * i));
     load[i].output_len = random_length(output, o.range_ratio, random_bits({o.seed, kLengths}, 2 * i + 1));
-    append_random_ids(load[i].prompt, o.prefix_len, vocab_size, {o.seed, kPrefix});
-    append_random_ids(load[i].prompt, input_len, vocab_size, {o.seed, uint32_t(i)});
     if (i > 0 && std::isfinite(o.request_rate)) load[i].arrival = load[i - 1].arrival + gap(arrivals);
   }
+  if (!load.empty() && !(load.back().arrival < kLongestLoad))
+    throw Error(fmt::format("the last request would come after {:.3g} seconds", load.back().arrival),
+                "--request-rate");
   return load;
+}
+
+std::vector<int32_t> prompt_ids(const LoadOptions& o, size_t i, int64_t input_len, int32_t vocab_size) {
+  std::vector<int32_t> ids;
+  auto append = [&](int64_t count, uint32_t stream) {
+    for (int64_t k = 0; k < count; ++k)
+      ids.push_back(int32_t(random_bits({o.seed, stream}, uint64_t(k)) % uint64_t(vocab_size)));
+  };
+  append(o.prefix_len, kPrefix);
+  append(input_len - o.prefix_len, uint32_t(i));
+  return ids;
 }
 
 std::vector<std::string> split_list(const std::string& text) {

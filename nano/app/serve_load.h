@@ -1,4 +1,4 @@
-// The load of `bench serve`: which prompts come when. Pure, and a function of these options and the vocabulary's size
+// The load of the benchmarks: which prompts come when. Pure, and a function of these options and the vocabulary's size
 // alone: the same seed gives the same load, whatever the engine's other flags.
 #pragma once
 
@@ -23,12 +23,14 @@ struct LoadOptions {
 };
 
 struct LoadItem {
-  double arrival = 0;  // seconds after the start
-  std::vector<int32_t> prompt;
-  int64_t output_len = 0;
+  double arrival = 0;                     // seconds after the start
+  int64_t input_len = 0, output_len = 0;  // input_len: with the prefix
 };
 
-std::vector<LoadItem> make_load(const LoadOptions& options, int32_t vocab_size);
+// Error if the arrivals would take months.
+std::vector<LoadItem> make_load(const LoadOptions& options);
+// The ids of item i, drawn when they are needed: all of a load's may be more than fits in memory.
+std::vector<int32_t> prompt_ids(const LoadOptions& options, size_t i, int64_t input_len, int32_t vocab_size);
 // "512:16,64:256". Error naming `where`.
 std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where);
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "app/stats.h"  // mean, percentile
+#include "app/stats.h"  // mean, percentile, IdsDigest
 
 namespace nano {
 
@@ -35,7 +35,7 @@ void report_metric(Json& json, const std::string& metric, const std::vector<doub
   json["mean" + name] = any ? Json(mean(ms)) : Json();
   json["median" + name] = any ? Json(percentile(ms, 50)) : Json();
   json["std" + name] = any ? Json(deviation(ms)) : Json();
-  for (double p : percentiles) json[fmt::format("p{:g}{}", p, name)] = or_null(percentile_if_enough(ms, p));
+  for (double p : percentiles) json[fmt::format("p{}{}", p, name)] = or_null(percentile_if_enough(ms, p));
 }
 
 // What a request does not have can't be too long.
@@ -80,24 +80,13 @@ int64_t max_concurrent(const std::vector<ServedRequest>& requests) {
   return most;
 }
 
-// FNV-1a, 64 bits, over 32-bit words.
-std::string token_ids_digest(const std::vector<ServedRequest>& requests) {
-  uint64_t hash = 0xcbf29ce484222325;
-  auto mix = [&hash](uint32_t word) {
-    for (int shift = 0; shift < 32; shift += 8) hash = (hash ^ (word >> shift & 255)) * 0x100000001b3;
-  };
-  for (const ServedRequest& r : requests) {
-    mix(uint32_t(r.token_ids.size()));
-    for (int32_t id : r.token_ids) mix(uint32_t(id));
-  }
-  return fmt::format("{:016x}", hash);
-}
-
 Json report_requests(const std::vector<ServedRequest>& requests, const ReportOptions& options) {
   std::map<std::string, std::vector<double>> seconds;
   int64_t completed = 0, good = 0, input = 0, output = 0;
   double duration = 0;
+  IdsDigest digest;
   for (const ServedRequest& r : requests) {
+    digest.add(r.token_ids);
     if (!r.error.empty()) continue;
     const RequestTimes times = times_of(r);
     ++completed;
@@ -124,7 +113,7 @@ Json report_requests(const std::vector<ServedRequest>& requests, const ReportOpt
     report_metric(json, metric, seconds[metric], options.percentiles);
   const std::vector<double>& gaps = seconds["itl"];
   json["max_gap_ms"] = gaps.empty() ? Json() : Json(*std::max_element(gaps.begin(), gaps.end()) * 1000);
-  json["token_ids_digest"] = token_ids_digest(requests);
+  json["output_ids_digest"] = digest.text();
   return json;
 }
 
@@ -181,9 +170,8 @@ std::string StepStats::advice() const {
   const double share = shortest_seconds_ / (cut_seconds_ / double(cut_steps_));
   if (share < kCostlyStep) return "";
   return fmt::format(
-      "advice: --max-num-batched-tokens {} cut the prompts into pieces of {:.0f} tokens, and {:.0f} % of the "
-      "time of "
-      "such a step is what the shortest step takes: a larger budget raises the throughput (and the gaps "
+      "advice: --max-num-batched-tokens {} cut the prompts into pieces of {:.0f} tokens, and {:.0f} % of the time "
+      "of such a step is what the shortest step takes: a larger budget raises the throughput (and the gaps "
       "between tokens)",
       budget_, double(piece_tokens_) / double(pieces_), 100 * std::min(share, 1.0));
 }

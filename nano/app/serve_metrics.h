@@ -51,8 +51,6 @@ struct ReportOptions {
 std::optional<double> percentile_if_enough(const std::vector<double>& values, double p);
 // Most requests that were under way at once, from sent to the last chunk.
 int64_t max_concurrent(const std::vector<ServedRequest>& requests);
-// Of all token ids, in the order of the requests: two runs with equal digests gave the same answers.
-std::string token_ids_digest(const std::vector<ServedRequest>& requests);
 
 // All of the above. What can't be said is null.
 nlohmann::ordered_json report_requests(const std::vector<ServedRequest>& requests,

@@ -40,6 +40,10 @@ def output(command, environment=None):
     return run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
+def bin_folder(scratch, avx512):
+    return scratch / ("build" if avx512 else "build-avx2") / "bin"
+
+
 def build(scratch, avx512):
     scratch.mkdir(parents=True, exist_ok=True)
     if not list(scratch.glob("llama_cpp_python-*.tar.gz")):
@@ -58,26 +62,25 @@ def build(scratch, avx512):
     if "asm volatile" not in text:
         amx.write_text(text.replace("_tile_loadconfig(&tc);",
                                     'asm volatile("" : : "r"(&tc) : "memory"); _tile_loadconfig(&tc);'))
-    folder = scratch / ("build" if avx512 else "build-avx2")
+    folder = bin_folder(scratch, avx512).parent
     isa = ["-DGGML_NATIVE=ON"] if avx512 else ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON"]
     run(["cmake", "-S", source, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *isa, "-DLLAMA_CURL=OFF",
          "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF"])
     run(["ninja", "-C", folder, "llama-bench", "llama-quantize", "llama-batched-bench"])
 
 
-def quantize(scratch, source, name, kind, *flags):
-    run([scratch / "build/bin/llama-quantize", *flags, source, scratch / f"{name}.gguf", kind, "2"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def quantize(scratch, avx512, source, name, kind, *flags):
+    output([bin_folder(scratch, avx512) / "llama-quantize", *flags, source, scratch / f"{name}.gguf", kind, "2"])
 
 
-def formats(scratch):
+def formats(scratch, avx512):
     for name in FORMATS:
-        quantize(scratch, DEMO, name, name, "--allow-requantize")
+        quantize(scratch, avx512, DEMO, name, name, "--allow-requantize")
     wide = scratch / "wide-F16.gguf"
     write_wide(wide)
     for name in WIDE_FORMATS:
         kind = name + "_S" if name in ("Q3_K", "Q4_K", "Q5_K") else name
-        quantize(scratch, wide, f"wide-{name}", kind, "--pure")
+        quantize(scratch, avx512, wide, f"wide-{name}", kind, "--pure")
 
 
 def write_wide(path, C=1024, H=16, KVH=4, D=64, F=2816, L=12):
@@ -126,7 +129,7 @@ def write_wide(path, C=1024, H=16, KVH=4, D=64, F=2816, L=12):
 
 class Peers:
     def __init__(self, scratch, model, threads, avx512):
-        self.bin = scratch / ("build" if avx512 else "build-avx2") / "bin"
+        self.bin = bin_folder(scratch, avx512)
         self.nano_binary = ROOT / "build" / ("release" if avx512 else "portable") / "nano"
         self.model, self.threads = model, threads
         self.bound = dict(os.environ, OMP_PROC_BIND="close", OMP_PLACES="cores")
@@ -167,9 +170,10 @@ def measure(scratch, options):
     for name in options.formats.split(","):
         model = DEMO if name == "Q4_1" else scratch / f"{name}.gguf"
         peers = Peers(scratch, model, options.threads, not options.avx2)
-        for label, theirs, ours in peers.cases():
-            if options.only and options.only not in label:
-                continue
+        cases = [case for case in peers.cases() if (options.only or "") in case[0]]
+        if not cases:
+            sys.exit(f"no case's name has '{options.only}'")
+        for label, theirs, ours in cases:
             pairs = [(theirs(), ours()) for _ in range(options.runs)]
             a, b = (statistics.median(side) for side in zip(*pairs))
             print(f"| {name} | {label} | {a:.1f} | {b:.1f} | {b / a:.2f} |", flush=True)
@@ -186,10 +190,12 @@ def main():
     parser.add_argument("--only", help="cases whose name has this, e.g. 'decode, 1'")
     parser.add_argument("--avx2", action="store_true", help="both sides without AVX-512 (build, and make PORTABLE=1)")
     options = parser.parse_args()
+    if options.runs < 1 or options.threads < 1:
+        parser.error("--runs and --threads are at least 1")
     if options.what == "build":
         build(options.scratch, not options.avx2)
     elif options.what == "formats":
-        formats(options.scratch)
+        formats(options.scratch, not options.avx2)
     else:
         measure(options.scratch, options)
 
