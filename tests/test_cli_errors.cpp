@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "app/cli.h"           // ArgParser, split_commas
 #include "app/loader.h"        // check_output_file
 #include "base/error.h"        // Error
 #include "base/mapped_file.h"  // read_file
@@ -144,6 +145,29 @@ TEST_CASE("a file to be written is never the model, by whatever name") {
   }
   std::filesystem::remove_all(dir);
   std::remove(file.c_str());
+}
+
+TEST_CASE("a parser takes out its own flags and leaves the others as they came") {
+  int64_t runs = 0;
+  bool json = true;
+  nano::ArgParser parser("bench compare", "");
+  parser.add("num-runs", runs, "");
+  parser.add("json", json, "");
+  nano::Args args = {"tiny",      "--input_len",   "4",     "--num_runs",   "3", "--seed", "-1", "--no-json",
+                     "--x=[a,b]", "--no-paged-kv", "a=b:c", "--num-runs=5", ""};
+  CHECK(parser.parse_own(args));
+  CHECK(args ==
+        nano::Args{"tiny", "--input_len", "4", "--seed", "-1", "--x=[a,b]", "--no-paged-kv", "a=b:c", ""});
+  CHECK(runs == 5);
+  CHECK(!json);
+  CHECK_THROWS_AS(parser.parse({"--json", "tiny"}), nano::Error);
+}
+
+TEST_CASE("lists have commas between their parts, which may be empty") {
+  CHECK(nano::split_commas("") == nano::Args{""});
+  CHECK(nano::split_commas("a") == nano::Args{"a"});
+  CHECK(nano::split_commas(",a b,,c,") == nano::Args{"", "a b", "", "c", ""});
+  CHECK(nano::parse_id_list("7,0,2147483647", "") == std::vector<int32_t>{7, 0, 2147483647});
 }
 
 TEST_CASE("a file for results is checked without creating it, and is not the trace") {
