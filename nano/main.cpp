@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "app/cli.h"           // Args, run_command …
+#include "app/cli.h"           // Args, Failed, run_command …
 #include "app/terminal.h"      // print_stderr
 #include "base/error.h"        // Error
 #include "base/mapped_file.h"  // report_truncated_files
@@ -87,7 +87,7 @@ void check_stdout() {
 }  // namespace
 }  // namespace nano
 
-// 0 done; 1 a request failed; 2 bad usage, or nothing could start.
+// 0 done; 1 a request failed; 2 bad usage, or nothing could start; 128 + n signal n interrupted it.
 int main(int argc, char** argv) {
   try {
     nano::occupy_closed_descriptors();
@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
     std::string line = e.what();
     if (dynamic_cast<const std::bad_alloc*>(&e)) line = "out of memory";
     nano::print_stderr("error: {}\n", line);
-    return 2;
+    const auto* failed = dynamic_cast<const nano::Failed*>(&e);
+    return failed ? failed->exit_code : 2;
   }
 }

@@ -2,6 +2,7 @@
 // outside.
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,10 @@ bool close(double a, double b) { return std::fabs(a - b) <= 1e-9; }
 
 const Values kSame = {98, 100, 102};  // a noise floor of 4 %
 
-// One run of each setting.
+// Three equal runs of each setting.
 nano::Measured measured(const std::string& metric, const Values& values) {
   nano::Measured m{metric, kSame, {}};
-  for (const double value : values) m.settings.push_back({value});
+  for (const double value : values) m.settings.push_back({value, value, value});
   return m;
 }
 
@@ -78,8 +79,26 @@ TEST_CASE("a difference is beyond the noise, and nearly all pairs of runs agree 
   CHECK(!differ({100, 101, 102, 103, 112}, {110, 111, 112, 113, 114}));  // 22 of 25, and one pair is equal
   CHECK(differ({100, 101, 102, 103, 111}, {110, 111, 112, 113, 114}));   // 23 of 25
   CHECK(!differ({100, 100, 100}, {100, 100, 100}));
-  CHECK(differ({0}, {1}));
-  CHECK(!differ({0}, {0}));
+  CHECK(differ({0, 0, 0}, {1, 1, 1}));
+  CHECK(!differ({0, 0, 0}, {0, 0, 0}));
+}
+
+TEST_CASE("one or two runs tell nothing, however far apart they are") {
+  for (const Values& slow : {Values{1}, Values{1, 1}}) {
+    const Values fast(slow.size(), 100);
+    const nano::Measured two{"tokens_per_second", kSame, {slow, fast}},
+        three{"tokens_per_second", kSame, {slow, fast, fast}};
+    CHECK(!nano::differ(two, 0, 1));
+    CHECK(!nano::knee(three));
+    CHECK(std::isnan(nano::rungs_of(three)[1].share));
+    const std::string runs = slow.size() == 1 ? "one run" : "2 runs";
+    const std::string said = runs + " of each setting cannot tell a difference from noise; give --runs 5";
+    CHECK(nano::verdict(two, {"A", "B"}) == said);
+    CHECK(nano::verdict(three, {"A", "B", "C"}) == said);
+    nlohmann::ordered_json json;
+    CHECK(contains(nano::report(three, {"all off", "+ A", "+ B"}, true, json), said));
+    CHECK(!contains(nano::report(three, {"all off", "+ A", "+ B"}, true, json), "no difference seen"));
+  }
 }
 
 TEST_CASE("verdicts: the better one first, in which sense, or no difference") {
@@ -125,6 +144,7 @@ TEST_CASE("the knee is the last value that loses less than 5 % or the noise") {
   CHECK(contains(nano::verdict(measured("num_requests", {1, 2, 3}), {"a", "b", "c"}), "no knee: neither"));
   CHECK(nano::verdict(measured("tokens_per_second", {100, 101, 102, 100}), names) ==
         "no difference seen (noise floor 4.0 %)");
+  CHECK(!nano::knee(measured("tokens_per_second", {100, 101, 102, 100})));
 }
 
 TEST_CASE("shares of a ladder: factors multiply, shares add up to 1") {
@@ -168,8 +188,9 @@ TEST_CASE("flags: names, on and off, and which are lossless") {
 }
 
 TEST_CASE("bench compare runs both settings and says what it saw") {
-  const auto ran = bench("compare", {"--vary", "enable-chunked-prefill=on,off", "--json", "--metric",
-                                     "elapsed_time,tokens_per_second", "--metric", "num_requests"});
+  const auto ran =
+      bench("compare", {"--vary", "enable-chunked-prefill=on,off", "--json", "--metric",
+                        "elapsed_time,tokens_per_second", "--metric", "num_requests", "--runs", "3"});
   INFO(ran.err);
   REQUIRE(ran.exit_code == 0);
   CHECK(ran.err == "");
@@ -179,11 +200,11 @@ TEST_CASE("bench compare runs both settings and says what it saw") {
   const Json& speed = out["metrics"][1];
   CHECK(speed["metric"] == "tokens_per_second");
   CHECK(speed["better"] == "more is better");
-  CHECK(speed["same_setting_values"].size() == 2);
+  CHECK(speed["same_setting_values"].size() == 3);
   REQUIRE(speed["settings"].size() == 2);
   CHECK(speed["settings"][0]["name"] == "enable-chunked-prefill=on");
   CHECK(speed["settings"][1]["name"] == "enable-chunked-prefill=off");
-  CHECK(speed["settings"][1]["values"].size() == 1);
+  CHECK(speed["settings"][1]["values"].size() == 3);
   CHECK(speed["settings"][1]["median"].get<double>() > 0);
   CHECK(out["metrics"][2]["verdict"] == "no difference seen (noise floor 0.0 %)");
   CHECK(!speed.contains("knee"));
@@ -194,7 +215,7 @@ TEST_CASE("bench compare runs both settings and says what it saw") {
   check_error(curve, 2, "--num-prompts is given to all runs");
   const auto latency =
       run_nano({"bench", "compare", "--vary", "batch-size=1,2,3", "--metric", "bytes_per_token", "--runs",
-                "1", "--load", "latency --input-len 2 --output-len 3 --device ref", tiny()});
+                "3", "--load", "latency --input-len 2 --output-len 3 --device ref", tiny()});
   INFO(latency.err);
   REQUIRE(latency.exit_code == 0);
   CHECK(contains(latency.out, "build/nano bench latency "));
@@ -213,9 +234,59 @@ TEST_CASE("bench compare varies one flag, and refuses two") {
   check_error(bench("compare", {"--vary", "n=1,2", "--load", "throughput --n=2"}), 2,
               "one variable at a time");
   check_error(bench("compare", {}), 2, "--vary FLAG=a,b is missing");
-  check_error(bench("compare", {"--vary", "block-size=8"}), 2, "'block-size=8' is not FLAG=a,b");
+  for (const char* text : {"block-size", "block-size=8", "block-size=8,", "block-size=,8,16"})
+    check_error(bench("compare", {"--vary", text}), 2, "'" + std::string(text) + "' is not FLAG=a,b");
   check_error(bench("compare", {"--vary", "block-size=8,16", "--load", "serf"}), 2,
               "latency, throughput or serve");
+}
+
+TEST_CASE("a flag to vary has no dashes and no no-") {
+  check_error(bench("compare", {"--vary", "no-paged-kv=on,off"}), 2, "the flag is paged-kv, with on and off");
+  check_error(bench("compare", {"--vary", "no_paged_kv=on,off"}), 2, "the flag is paged-kv, with on and off");
+  check_error(bench("compare", {"--vary", "--max-num-seqs=8,4"}), 2, "a flag without its dashes");
+  check_error(bench("ladder", {"no-paged-kv=off:on"}), 2, "the flag is paged-kv, with on and off");
+}
+
+TEST_CASE("--metric has no empty part") {
+  for (const char* metric : {",", "", "elapsed_time,"})
+    check_error(bench("compare", {"--vary", "block-size=8,16", "--metric", metric}), 2,
+                "--metric: '" + std::string(metric) + "' has an empty part");
+}
+
+TEST_CASE("--output-json gets the comparison, not a run") {
+  const std::string file = nano_test::temporary_file("");
+  const auto ran = bench("compare", {"--vary", "block-size=8,16", "--json", "--output-json", file});
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+  const Json written = Json::parse(nano_test::take_file(file), nullptr, false);
+  CHECK(written == Json::parse(ran.out));
+  CHECK(written.contains("metrics"));
+  CHECK(bench("ladder", {"block-size=8:16", "--output-json=" + file}).exit_code == 0);
+  CHECK(contains(nano_test::take_file(file), "\"all off\""));
+
+  auto refused = [](std::vector<std::string> more, const std::string& part) {
+    more.insert(more.end(), {"--vary", "block-size=8,16"});
+    check_error(bench("compare", more), 2, part);
+  };
+  for (const char* flag : {"output-json", "result-filename", "result-dir", "save-result"})
+    refused({"--load", "serve --" + std::string(flag) + " x"}, "--" + std::string(flag) + " of every run");
+  refused({"--result_filename", file}, "--result-filename of every run");
+  check_error(bench("compare", {"--vary", "result-filename=a,b"}), 2, "--result-filename of every run");
+  refused({"--output-json", "/no/such/dir/x"}, "/no/such/dir/x: cannot be written");
+  refused({"--output-json", file, "--trace", file}, "is named by another argument too");
+  refused({"--output-json", file, "--trace=" + file}, "is named by another argument too");
+  CHECK(nano_test::take_file(file) == "");
+
+  const std::string dir = file + ".dir", gguf = dir + "/copy.gguf", config = dir + "/config.json";
+  std::filesystem::copy(nano_test::data_path("golden/checkpoints/llama-bf16"), dir);
+  std::filesystem::copy(tiny(), gguf);
+  auto overwrite = [](const std::string& model, const std::string& output) {
+    return run_nano({"bench", "compare", model, "--vary", "block-size=8,16", "--output-json", output});
+  };
+  check_error(overwrite(gguf, gguf), 2, "is named by another argument too");
+  check_error(overwrite("--model=" + gguf, gguf), 2, "is named by another argument too");
+  check_error(overwrite(dir, config), 2, "is a file of the model");
+  std::filesystem::remove_all(dir);
 }
 
 TEST_CASE("bench compare stops where the output ids differ") {
@@ -241,12 +312,34 @@ TEST_CASE("bench compare passes on what a run complains of") {
       " --vary block-size=8,16 --num-prompts 1 --device ref 2>&1 | cat' | cat > " + out;
   CHECK(std::system(command.c_str()) == 0);
   CHECK(nano_test::take_file(out) ==
-        "error: run 1 (block-size=8): crashed, File size limit exceeded: it said nothing (exit code 153)\n");
+        "error: run 1 (block-size=8): crashed, File size limit exceeded: it said nothing\n");
+}
+
+TEST_CASE("a run that fails after its start ends bench compare with its exit code") {
+  check_error(run_nano({"bench", "compare", tiny(), "--vary", "block-size=8,16", "--runs", "1", "--load",
+                        "serve --num-prompts 1 --random-input-len 999999 --device ref"}),
+              1, "run 1 (block-size=8): 1 of 1 requests failed");
+  // A signal to the run alone. bash has Ctrl-C ignored in the background: env heals that.
+  auto killed_by = [](const std::string& signal) {
+    const std::string out = nano_test::temporary_file("");
+    const std::string command =
+        "bash -c 'env --default-signal=INT " + nano_test::nano_binary() + " bench compare " + tiny() +
+        " --vary block-size=8,16 --num-prompts 2000 --device ref >" + out + " 2>&1 & " +
+        "run() { cat /proc/$!/task/$!/children; }; " +
+        "for i in {1..500}; do [ \"$(run)\" ] && break; sleep 0.01; done; " +  // until there is one
+        "sleep 0.2; kill -" + signal + " $(run); wait $!; echo $? >>" + out + "'";
+    CHECK(std::system(command.c_str()) == 0);
+    return nano_test::take_file(out);
+  };
+  const std::string error = "error: run 1 (block-size=8): ";
+  CHECK(killed_by("KILL") == error + "crashed, Killed: it said nothing\n1\n");
+  CHECK(killed_by("INT") == error + "interrupted\n130\n");
+  CHECK(killed_by("TERM") == error + "interrupted\n143\n");
 }
 
 TEST_CASE("bench ladder adds one lever at a time") {
   const auto ran = bench("ladder", {"scheduling=static:continuous", "enable_chunked_prefill=off:on", "n=1:3",
-                                    "--metric", "total_num_output_tokens", "--json"});
+                                    "--metric", "total_num_output_tokens", "--json", "--runs", "3"});
   INFO(ran.err);
   REQUIRE(ran.exit_code == 0);
   const Json out = Json::parse(ran.out), m = out["metrics"][0];
@@ -262,12 +355,13 @@ TEST_CASE("bench ladder adds one lever at a time") {
   CHECK(close(m["settings"][3]["share"].get<double>(), 1));
   CHECK(contains(m["verdict"].get<std::string>(), "all on is 3.00x all off"));
 
-  const auto text = bench("ladder", {"n=1:3", "--metric", "total_num_output_tokens"});
+  const auto text = bench("ladder", {"n=1:3", "--metric", "total_num_output_tokens", "--runs", "3"});
   CHECK(contains(text.out, "   3.00x   100 %\n"));
   CHECK(contains(text.out, "\nThe order matters: "));
   check_error(bench("ladder", {"n=1:2", "n=1:3"}), 2, "n is two levers");
-  check_error(bench("ladder", {"n=1"}), 2, "'n=1' is not FLAG=a:b");
-  check_error(bench("ladder", {"n=1:2:3"}), 2, "more than two values");
+  for (const std::string text : {"n=1", "n=1:2:3", "n=:1", "n=1:", "my-model=v2"})
+    check_error(bench("ladder", {text}), 2,
+                "'" + text + "' is not FLAG=off:on, a flag and two values; as MODEL write ./" + text);
   check_error(bench("ladder", {}), 2, "no lever");
   check_error(bench("ladder", {"threads=1:2"}), 2, "one variable at a time");
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "app/cli.h"           // ArgParser, split_commas
 #include "app/loader.h"        // check_output_file
 #include "base/error.h"        // Error
 #include "base/mapped_file.h"  // read_file
@@ -144,6 +145,57 @@ TEST_CASE("a file to be written is never the model, by whatever name") {
   }
   std::filesystem::remove_all(dir);
   std::remove(file.c_str());
+}
+
+TEST_CASE("a parser takes out its own flags and leaves the others as they came") {
+  int64_t runs = 0;
+  bool json = true;
+  nano::ArgParser parser("bench compare", "");
+  parser.add("num-runs", runs, "");
+  parser.add("json", json, "");
+  nano::Args args = {"tiny",      "--input_len",   "4",     "--num_runs",   "3", "--seed", "-1", "--no-json",
+                     "--x=[a,b]", "--no-paged-kv", "a=b:c", "--num-runs=5", ""};
+  CHECK(parser.parse_own(args));
+  CHECK(args ==
+        nano::Args{"tiny", "--input_len", "4", "--seed", "-1", "--x=[a,b]", "--no-paged-kv", "a=b:c", ""});
+  CHECK(runs == 5);
+  CHECK(!json);
+  CHECK_THROWS_AS(parser.parse({"--json", "tiny"}), nano::Error);
+}
+
+TEST_CASE("lists have commas between their parts, which may be empty") {
+  CHECK(nano::split_commas("") == nano::Args{""});
+  CHECK(nano::split_commas("a") == nano::Args{"a"});
+  CHECK(nano::split_commas(",a b,,c,") == nano::Args{"", "a b", "", "c", ""});
+  CHECK(nano::parse_id_list("7,0,2147483647", "") == std::vector<int32_t>{7, 0, 2147483647});
+}
+
+TEST_CASE("a file for results is checked without creating it, and is not the trace") {
+  const std::string file = temporary_file("old"), fresh = file + ".new", link = file + ".link",
+                    dir = file.substr(0, file.rfind('/'));
+  std::filesystem::create_symlink(file, link);
+  auto bench = [](const std::string& output, const std::string& trace, const char* length) {
+    return run_nano({"bench", "throughput", tiny(), "--device", "ref", "--no-stats", "--num-prompts", "1",
+                     "--input-len", length, "--output-len", "2", "--output-json", output, "--trace", trace});
+  };
+  CHECK(contains(bench(fresh, file + ".trace", "999999").err, "more than --max-model-len"));
+  CHECK(!std::filesystem::exists(fresh));
+  std::remove((file + ".trace").c_str());
+  const std::string same_dir = dir + "/./" + fresh.substr(dir.size() + 1);
+  for (const auto& [output, trace] :
+       {std::pair{fresh, fresh}, {fresh, same_dir}, {file, link}, {link, file}}) {
+    CAPTURE(output, trace);
+    const auto ran = bench(output, trace, "2");
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.err == "error: --output-json: " + output +
+                         " is named by another argument too, and would be overwritten (name another file)\n");
+    CHECK(!std::filesystem::exists(fresh));
+  }
+  CHECK(nano::read_file(file) == "old");
+  CHECK(contains(bench(file + "/x", fresh, "2").err, "cannot be written"));
+  CHECK(bench(file, fresh, "2").exit_code == 0);
+  CHECK(contains(nano::read_file(file), "tokens_per_second"));
+  for (const std::string& name : {file, fresh, link}) std::remove(name.c_str());
 }
 
 TEST_CASE("a conversation in --prompts that is none is its line's error") {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -13,10 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "app/cli.h"          // ArgParser, Args
-#include "app/compare.h"      // run_order, Measured, verdict, rungs_of
+#include "app/cli.h"          // ArgParser, Args, Failed
+#include "app/compare.h"      // run_order, Measured, report
+#include "app/loader.h"       // check_output_file
 #include "app/output_json.h"  // json_text
-#include "app/terminal.h"     // ProgressBar, print_stderr
+#include "app/start.h"        // check_results_file, write_results
+#include "app/terminal.h"     // ProgressBar
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_ordered_json
 
@@ -49,6 +51,7 @@ struct Study {
   int64_t runs = 5;
   std::optional<bool> same_ids;  // none: where flags are lossless
   bool json = false, ladder = false;
+  std::string output_json;
   std::vector<std::string> flags;  // that vary
   std::vector<Setting> settings;
   Args command;  // of every run: bench, the load, and what else all runs have in common
@@ -56,18 +59,16 @@ struct Study {
 
 struct Outcome {
   std::vector<Measured> metrics;
-  std::string ids;       // what was seen of the output ids
-  std::string mismatch;  // set: why the runs do not compare
+  std::string ids;  // what was seen of the output ids
 };
 
 // ---- What was asked for.
 
-Args split(const std::string& text, char separator) {
-  Args parts;
+Args words_of(const std::string& text) {
+  Args words;
   std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
 }
 
 void append(Args& args, const Args& more) { args.insert(args.end(), more.begin(), more.end()); }
@@ -78,43 +79,55 @@ bool parse(ArgParser& parser, Args& args, Study& s) {
                 "latency, throughput [default] or serve, with its flags; sizes not given are small",
                 [&](const std::string& value) { s.load = value; });
   parser.option("metric", "KEY", "of the load's --json; more than one with commas",
-                [&](const std::string& value) { append(s.metrics, split(value, ',')); });
+                [&](const std::string& value) {
+                  append(s.metrics, split_commas(value));
+                  if (std::count(s.metrics.begin(), s.metrics.end(), "") > 0)
+                    throw Error("'" + value + "' has an empty part", parser.where("metric"));
+                });
   parser.add("runs", s.runs, "runs of each setting", 1, 1000);
   parser.flag("same-ids", "must all runs give the same output ids? default: where the flags are lossless",
               [&](bool on) { s.same_ids = on; });
+  parser.add("output-json", s.output_json, "a file for the results");
   parser.add("json", s.json, "the results as JSON on stdout");
-  const std::string with_value[] = {"vary", "load", "metric", "runs"},
-                    without[] = {"same-ids", "json", "help"};
-  Args own, others;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const std::string name = flag_name(args[i]);
-    const bool takes_value = std::count(std::begin(with_value), std::end(with_value), name) > 0;
-    const bool ours = takes_value || std::count(std::begin(without), std::end(without), name) > 0;
-    (ours || args[i] == "-h" ? own : others).push_back(args[i]);
-    if (takes_value && args[i].find('=') == std::string::npos && i + 1 < args.size())
-      own.push_back(args[++i]);
-  }
-  args = others;
-  return parser.parse(own);
+  return parser.parse_own(args);
 }
 
 const char* const kOneVariable = ": one variable at a time, or nobody knows which one made the difference";
 
-// FLAG, and the two or more values after "=".
-std::pair<std::string, Args> flag_and_values(const ArgParser& parser, const std::string& text,
-                                             char separator) {
+// FLAG, and what is behind its "=". A "no-" is refused: flag_name drops it, and on would be off.
+std::pair<std::string, std::string> flag_and_rest(const ArgParser& parser, const std::string& text,
+                                                  const std::string& form) {
   const std::string flag = flag_name("--" + text);
   const size_t equals = text.find('=');
-  const Args values = split(equals == std::string::npos ? "" : text.substr(equals + 1), separator);
-  if (flag.empty() || values.size() < 2)
-    parser.refuse(
-        fmt::format("'{}' is not FLAG=a{}b: a flag without dashes, and its values", text, separator));
-  return {flag, values};
+  if (flag.empty() || flag[0] == '-' || equals == text.npos)
+    parser.refuse("'" + text + "' is not " + form + ": a flag without its dashes, and the values");
+  if (text.rfind("no-", 0) == 0 || text.rfind("no_", 0) == 0)
+    parser.refuse("'" + text + "' is not " + form + ": the flag is " + flag + ", with on and off as values");
+  return {flag, text.substr(equals + 1)};
+}
+
+// Runs, one after the other, would overwrite one file of results. The file of the comparison must be none of theirs;
+// which of their words is MODEL, or a trace, only they know.
+void check_files(const ArgParser& parser, const Args& given, const Study& s) {
+  Args flags = s.flags, files;
+  for (const std::string& arg : given) {
+    flags.push_back(flag_name(arg));
+    files.push_back(arg.substr(arg.rfind('-', 0) == 0 ? arg.find('=') + 1 : 0));
+  }
+  for (const char* flag : {"output-json", "result-filename", "result-dir", "save-result"})
+    if (std::count(flags.begin(), flags.end(), flag) > 0)
+      parser.refuse(fmt::format("--{} of every run: give --output-json FILE outside of --load", flag));
+  check_results_file("--output-json", s.output_json, files);
+  EngineOptions options;
+  std::error_code ignored;
+  for (const std::string& file : files)
+    if (std::filesystem::is_directory(options.model = file, ignored))
+      check_output_file("--output-json", s.output_json, options);
 }
 
 // The command of every run. Sizes come first, so that what --load and the user say wins.
 void set_command(const ArgParser& parser, const Args& common, Study& s) {
-  const Args load = split(s.load, ' ');
+  const Args load = words_of(s.load);
   const auto* known = std::find_if(std::begin(kLoads), std::end(kLoads),
                                    [&](const Load& l) { return !load.empty() && load[0] == l.name; });
   if (known == std::end(kLoads))
@@ -126,8 +139,9 @@ void set_command(const ArgParser& parser, const Args& common, Study& s) {
   for (const std::string& arg : given)
     if (std::count(s.flags.begin(), s.flags.end(), flag_name(arg)) > 0)
       parser.refuse(arg + " is given to all runs, and is also to vary" + kOneVariable);
+  check_files(parser, given, s);
   s.command = {"bench", known->name};
-  append(s.command, split(known->small, ' '));
+  append(s.command, words_of(known->small));
   append(s.command, {"--no-stats"});
   append(s.command, given);
 }
@@ -144,8 +158,10 @@ std::string content_of(std::FILE* file) {
 
 // Of what a run wrote to stderr; if it failed, this is why.
 std::string last_line(const std::string& text) {
-  const Args lines = split(text, '\n');
-  const std::string line = lines.empty() ? "it said nothing" : lines.back();
+  std::string line = "it said nothing";
+  std::istringstream lines(text);
+  for (std::string next; std::getline(lines, next);)
+    if (!next.empty()) line = next;
   return line.rfind("error: ", 0) == 0 ? line.substr(7) : line;
 }
 
@@ -164,17 +180,17 @@ Json run_once(Args args, const std::string& where) {
     dup2(fileno(out.get()), STDOUT_FILENO);
     dup2(fileno(err.get()), STDERR_FILENO);
     execv("/proc/self/exe", argv.data());
-    _exit(127);
+    std::perror("error: cannot start");
+    _exit(2);
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  const int exit_code = signal != 0 ? 128 + signal : WEXITSTATUS(status);
+  if (signal == SIGINT || signal == SIGTERM) throw Failed(128 + signal, "interrupted", where);
   const std::string said = last_line(content_of(err.get()));
-  if (signal != 0)
-    throw Error(fmt::format("crashed, {}: {}", strsignal(signal), said), where,
-                fmt::format("exit code {}", exit_code));
-  if (exit_code != 0) throw Error(said, where, fmt::format("exit code {}", exit_code));
+  if (signal != 0) throw Failed(1, fmt::format("crashed, {}: {}", strsignal(signal), said), where);
+  if (const int code = WEXITSTATUS(status); code != 0)
+    throw Failed(code, said, where, fmt::format("exit code {}", code));
   return parse_ordered_json(content_of(out.get()), where);
 }
 
@@ -195,11 +211,11 @@ double metric_of(const Json& result, const std::string& metric, const std::strin
   throw Error("'" + metric + "' is no number in the results", where, "there are: " + names);
 }
 
-// output_ids_digest and the like; "" = the load gives none.
-std::string ids_digest(const Json& result) {
+// output_ids_digest and the like.
+std::string ids_digest(const Json& result, const std::string& where) {
   for (const auto& [key, value] : result.items())
     if (key.ends_with("ids_digest") && value.is_string()) return value.get<std::string>();
-  return "";
+  throw Error("there is no digest of the output ids in the results", where);
 }
 
 // Stops at the first run whose output ids are not what they should be: how fast it was says nothing.
@@ -223,77 +239,22 @@ Outcome measure(const ArgParser& parser, const Study& s) {
       if (run > 0) (run <= same_runs(size_t(s.runs)) ? m.same : m.settings[order[run]]).push_back(value);
     }
     groups.push_back(s.settings[order[run]].ids_group);
-    digests.push_back(ids_digest(result));
-    if (const auto two = different_ids(groups, digests); two && s.same_ids.value_or(true)) {
-      outcome.mismatch =
-          fmt::format("{} gave other output ids than {}", name_of(two->second), name_of(two->first));
-      return outcome;
-    }
+    digests.push_back(ids_digest(result, name_of(run)));
+    if (const auto two = different_ids(groups, digests); two && s.same_ids.value_or(true))
+      throw Failed(1,
+                   fmt::format("{} gave other output ids than {}: so the speeds do not compare",
+                               name_of(two->second), name_of(two->first)),
+                   "", "--no-same-ids: they need not be the same");
   }
   const bool equal = !different_ids(std::vector<size_t>(digests.size(), 0), digests);
-  outcome.ids = digests[0].empty() ? "not known"
-                : equal            ? "the same in all runs"
-                                   : "not the same in all runs (nor need they be)";
+  outcome.ids = equal ? "the same in all runs" : "not the same in all runs (nor need they be)";
   return outcome;
 }
 
 // ---- The report.
 
-std::string shown(double value) {
-  return value < 1000 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
-}
-
-std::string bar_of(double share) {
-  std::string bar = "  ";
-  for (int i = 0; i < 30 && i + 0.5 < 30 * share; ++i) bar += "█";
-  return bar;
-}
-
-// One metric as a table, and as JSON.
-std::string report(const Study& s, const Measured& m, Json& json) {
-  constexpr const char* kRow = "  {:<34} {:>9} {:>9} {:>9}{}\n";
-  const std::vector<double> medians = m.medians();
-  const std::vector<Rung> rungs = rungs_of(m);
-  std::vector<std::string> names;
-  json = {{"metric", m.metric},
-          {"better", to_string(m.better())},
-          {"noise_floor", noise_floor(m)},
-          {"same_setting_values", m.same}};
-  std::string text =
-      fmt::format("\n{} ({}), noise floor {:.1f} %\n", m.metric, to_string(m.better()), 100 * noise_floor(m));
-  text += fmt::format(kRow, "", "median", "least", "most", s.ladder ? "  factor   share" : "");
-  for (size_t i = 0; i < medians.size(); ++i) {
-    names.push_back(s.settings[i].name);
-    Json setting = {{"name", names[i]}, {"median", medians[i]}, {"values", m.settings[i]}};
-    std::string rest = s.ladder ? "" : bar_of(medians[i] / *std::max_element(medians.begin(), medians.end()));
-    if (s.ladder && i > 0) {
-      const Rung& rung = rungs[i - 1];
-      setting["factor"] = rung.factor;
-      setting["share"] = rung.share;
-      rest = fmt::format("{:7.2f}x", rung.factor);
-      if (!std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
-      if (!rung.seen) rest += "  no difference seen";
-    }
-    const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());
-    text += fmt::format(kRow, names[i], shown(medians[i]), shown(*least), shown(*most), rest);
-    json["settings"].push_back(setting);
-  }
-  const std::optional<size_t> at = knee(m);
-  if (!s.ladder && names.size() > 2) json["knee"] = at ? Json(names[*at]) : Json();
-  json["verdict"] =
-      s.ladder ? verdict({m.metric, m.same, {m.settings.front(), m.settings.back()}}, {"all off", "all on"})
-               : verdict(m, names);
-  return text + json["verdict"].get<std::string>() + "\n";
-}
-
 int run_study(const ArgParser& parser, const Study& s) {
   const Outcome outcome = measure(parser, s);
-  if (!outcome.mismatch.empty()) {
-    print_stderr(
-        "error: {}: they should be the same, so the speeds do not compare (--no-same-ids: no check)\n",
-        outcome.mismatch);
-    return 1;
-  }
   Json json = {{"command", fmt::format("build/nano {}", fmt::join(s.command, " "))},
                {"runs", s.runs},
                {"output_ids", outcome.ids}};
@@ -301,11 +262,15 @@ int run_study(const ArgParser& parser, const Study& s) {
       "{command}\n{runs} of each setting, there and back, after a warm-up and A A …\n"
       "output ids: {output_ids}\n",
       json);
-  for (const Measured& m : outcome.metrics) text += report(s, m, json["metrics"].emplace_back());
+  std::vector<std::string> names;
+  for (const Setting& setting : s.settings) names.push_back(setting.name);
+  for (const Measured& m : outcome.metrics)
+    text += report(m, names, s.ladder, json["metrics"].emplace_back());
   if (s.ladder)
     text +=
         "The order matters: a lever is measured on top of those above it, and has another share elsewhere.\n";
   fmt::print("{}", s.json ? json_text(json) + "\n" : text);
+  write_results(s.output_json, json);
   return 0;
 }
 
@@ -318,7 +283,10 @@ int bench_compare_command(const Args& args) {
   parser.option("vary", "FLAG=a,b",
                 "the one flag, and two or more values (on and off for --FLAG and --no-FLAG)",
                 [&](const std::string& value) {
-                  const auto [flag, values] = flag_and_values(parser, value, ',');
+                  const auto [flag, rest] = flag_and_rest(parser, value, "FLAG=a,b");
+                  const Args values = split_commas(rest);
+                  if (values.size() < 2 || std::count(values.begin(), values.end(), "") > 0)
+                    parser.refuse("'" + value + "' is not FLAG=a,b: two or more values, none of them empty");
                   s.flags.push_back(flag);
                   for (const std::string& v : values)
                     s.settings.push_back({flag + "=" + v, {flag_argument(flag, v)}, s.settings.size()});
@@ -351,12 +319,13 @@ int bench_ladder_command(const Args& args) {
       common.push_back(arg);
       continue;
     }
-    const auto [flag, values] = flag_and_values(parser, arg, ':');
-    if (values.size() != 2)
-      parser.refuse("'" + arg + "' is no lever FLAG=off:on: it has more than two values");
+    const auto [flag, rest] = flag_and_rest(parser, arg, "FLAG=off:on");
+    const size_t colon = rest.find(':');
+    if (std::count(rest.begin(), rest.end(), ':') != 1 || colon == 0 || colon + 1 == rest.size())
+      parser.refuse("'" + arg + "' is not FLAG=off:on, a flag and two values; as MODEL write ./" + arg);
     if (std::count(s.flags.begin(), s.flags.end(), flag) > 0) parser.refuse(flag + " is two levers");
     s.flags.push_back(flag);
-    levers.push_back(values);
+    levers.push_back({rest.substr(0, colon), rest.substr(colon + 1)});
   }
   if (levers.empty()) parser.refuse("no lever FLAG=off:on was given");
   set_command(parser, common, s);

@@ -10,8 +10,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "base/error.h"  // Error
-
 namespace nano {
 
 namespace {
@@ -157,6 +155,17 @@ void ArgParser::fill_positionals() {
 }
 
 bool ArgParser::parse(const Args& args) {
+  Args extras = args;
+  if (!parse_own(extras)) return false;
+  for (const std::string& extra : extras)
+    if (extra != "--")
+      refuse("'" + extra +
+             (extra.rfind('-', 0) == 0 ? "' is not one of its flags" : "' is one argument too many"));
+  fill_positionals();
+  return true;
+}
+
+bool ArgParser::parse_own(Args& args) {
   for (const std::string& arg : args)
     if (arg.size() > kMaxArgument) refuse("an argument is longer than 4 MiB");
   Args reversed = with_dashes(args, *cli_);  // as CLI11 wants them
@@ -173,11 +182,7 @@ bool ArgParser::parse(const Args& args) {
   } catch (const CLI::ParseError& e) {
     refuse(e.what());
   }
-  for (const std::string& extra : cli_->remaining())
-    if (extra != "--")
-      refuse("'" + extra +
-             (extra.rfind('-', 0) == 0 ? "' is not one of its flags" : "' is one argument too many"));
-  fill_positionals();
+  args = cli_->remaining();
   return true;
 }
 
@@ -205,6 +210,16 @@ void add_engine_flags(ArgParser& parser, EngineOptions& options) {
   }
 }
 
+std::vector<std::string> split_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return parts;
+}
+
 double parse_real(const std::string& text, const std::string& where) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -225,11 +240,7 @@ int32_t parse_id(const std::string& text, const std::string& where) {
 
 std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where) {
   std::vector<int32_t> ids;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    ids.push_back(parse_id(text.substr(begin, comma - begin), where));
-    begin = comma + 1;
-  }
+  for (const std::string& id : split_commas(text)) ids.push_back(parse_id(id, where));
   return ids;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"    // Error
 #include "base/options.h"  // EngineOptions
 
 namespace CLI {
@@ -48,6 +49,8 @@ class ArgParser {
   // False: --help was asked for and printed. Error: anything that was not declared, with where to look; a positional
   // (not an optional one) that is missing or empty.
   bool parse(const Args& args);
+  // The same, but what was not declared stays in `args` (the rest is taken out): it is for somebody else.
+  bool parse_own(Args& args);
   std::string where(const std::string& flag) const { return command_ + " --" + flag; }
   [[noreturn]] void refuse(const std::string& problem) const;  // Error with the hint to look at --help
 
@@ -68,10 +71,19 @@ class ArgParser {
 // MODEL or --model, and every engine flag of base/options.h. Declare them first: MODEL is the first positional.
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
 
+// "a,b" at its commas; "" is one empty part.
+std::vector<std::string> split_commas(const std::string& text);
 double parse_real(const std::string& text, const std::string& where);
 // Token ids and the like: "5", and "1,2,3". Digits only: 1k is a number, not an id.
 int32_t parse_id(const std::string& text, const std::string& where);
 std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);
+
+// An Error after the start: the program ends with this exit code in place of 2.
+struct Failed : Error {
+  Failed(int code, const std::string& problem, const std::string& where = "", const std::string& hint = "")
+      : Error(problem, where, hint), exit_code(code) {}
+  const int exit_code;
+};
 
 // The commands of build/nano, one source file each (app/run.cpp …; bench.cpp and bench_compare.cpp have two). They get
 // what stands after the command's name, and return the exit code; bad usage and what cannot start is an Error.

@@ -4,12 +4,15 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "app/stats.h"  // percentile
 
 namespace nano {
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kLossless =
     " block-size device-memory enable-chunked-prefill enable-prefix-caching gpu-memory-utilization kv-cache"
@@ -32,6 +35,16 @@ std::pair<size_t, size_t> best_and_worst(Better better, const std::vector<double
   const auto [low, high] = std::minmax_element(medians.begin(), medians.end());
   const auto least = size_t(low - medians.begin()), most = size_t(high - medians.begin());
   return better == Better::less ? std::pair(least, most) : std::pair(most, least);
+}
+
+std::string shown(double value) {
+  return value < 1000 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string bar_of(double share) {
+  std::string bar = "  ";
+  for (int i = 0; i < 30 && i + 0.5 < 30 * share; ++i) bar += "█";
+  return bar;
 }
 
 }  // namespace
@@ -99,6 +112,7 @@ double noise_floor(const Measured& m) {
 double gain(Better better, double from, double to) { return better == Better::less ? from / to : to / from; }
 
 bool differ(const Measured& m, size_t one, size_t other) {
+  if (std::min(m.settings[one].size(), m.settings[other].size()) < kFewestRuns) return false;
   const auto [low, high] = std::minmax({median(m.settings[one]), median(m.settings[other])});
   if (high <= low * (1 + noise_floor(m))) return false;
   double more = 0, less = 0;
@@ -111,6 +125,9 @@ std::string verdict(const Measured& m, const std::vector<std::string>& names) {
   const std::vector<double> medians = m.medians();
   const auto [best, worst] = best_and_worst(m.better(), medians);
   const double factor = gain(m.better(), medians[worst], medians[best]);
+  if (const size_t runs = m.settings[best].size(); runs < kFewestRuns)
+    return fmt::format("{} cannot tell a difference from noise; give --runs 5",
+                       runs == 1 ? "one run of each setting" : fmt::format("{} runs of each setting", runs));
   if (!differ(m, best, worst)) {
     const bool overlap = factor > 1 + noise_floor(m);
     return fmt::format("no difference seen (noise floor {:.1f} %{})", 100 * noise_floor(m),
@@ -130,9 +147,10 @@ std::string verdict(const Measured& m, const std::vector<std::string>& names) {
 }
 
 std::optional<size_t> knee(const Measured& m) {
-  if (m.better() == Better::unknown) return std::nullopt;
   const std::vector<double> medians = m.medians();
-  const double best = medians[best_and_worst(m.better(), medians).first];
+  const auto [at, worst] = best_and_worst(m.better(), medians);
+  if (m.better() == Better::unknown || !differ(m, at, worst)) return std::nullopt;
+  const double best = medians[at];
   size_t last = 0;
   for (size_t i = 0; i < medians.size(); ++i)
     if (1 - gain(m.better(), best, medians[i]) < std::max(noise_floor(m), kKneeLoss)) last = i;
@@ -149,6 +167,40 @@ std::vector<Rung> rungs_of(const Measured& m) {
     rungs.push_back({factor, changed ? std::log(factor) / whole : std::nan(""), differ(m, i - 1, i)});
   }
   return rungs;
+}
+
+std::string report(const Measured& m, const std::vector<std::string>& names, bool ladder, Json& json) {
+  constexpr const char* kRow = "  {:<34} {:>9} {:>9} {:>9}{}\n";
+  const std::vector<double> medians = m.medians();
+  const std::vector<Rung> rungs = rungs_of(m);
+  json = {{"metric", m.metric},
+          {"better", to_string(m.better())},
+          {"noise_floor", noise_floor(m)},
+          {"same_setting_values", m.same}};
+  std::string text =
+      fmt::format("\n{} ({}), noise floor {:.1f} %\n", m.metric, to_string(m.better()), 100 * noise_floor(m));
+  text += fmt::format(kRow, "", "median", "least", "most", ladder ? "  factor   share" : "");
+  for (size_t i = 0; i < medians.size(); ++i) {
+    Json setting = {{"name", names[i]}, {"median", medians[i]}, {"values", m.settings[i]}};
+    std::string rest = ladder ? "" : bar_of(medians[i] / *std::max_element(medians.begin(), medians.end()));
+    if (ladder && i > 0) {
+      const Rung& rung = rungs[i - 1];
+      setting["factor"] = rung.factor;
+      setting["share"] = rung.share;
+      rest = fmt::format("{:7.2f}x", rung.factor);
+      if (!std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
+      if (!rung.seen && m.settings[i].size() >= kFewestRuns) rest += "  no difference seen";
+    }
+    const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());
+    text += fmt::format(kRow, names[i], shown(medians[i]), shown(*least), shown(*most), rest);
+    json["settings"].push_back(setting);
+  }
+  const std::optional<size_t> at = knee(m);
+  if (!ladder && names.size() > 2) json["knee"] = at ? Json(names[*at]) : Json();
+  json["verdict"] =
+      ladder ? verdict({m.metric, m.same, {m.settings.front(), m.settings.back()}}, {"all off", "all on"})
+             : verdict(m, names);
+  return text + json["verdict"].get<std::string>() + "\n";
 }
 
 }  // namespace nano

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "app/output_json.h"  // json_text
 
@@ -12,7 +14,17 @@ namespace nano {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int64_t kEnoughForRate = 8;  // tokens
+
+// Do they name one file, be it there or not yet?
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (fs::equivalent(a, b, error)) return true;
+  const fs::path place = fs::weakly_canonical(a, error);
+  return !place.empty() && place == fs::weakly_canonical(b, error);  // empty: a pipe, say
+}
 
 }  // namespace
 
@@ -80,9 +92,22 @@ std::string stats_line(const std::vector<RequestOutput>& results) {
 }
 
 void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options) {
-  if (path.empty()) return;
   check_output_file(flag, path, options);
-  if (!std::ofstream(path, std::ios::app)) throw Error("cannot be written", path);
+  check_results_file(flag, path, std::vector{options.trace});
+}
+
+void check_results_file(const std::string& flag, const std::string& path,
+                        const std::vector<std::string>& others) {
+  if (path.empty()) return;
+  std::error_code ignored;  // what cannot be looked at cannot be written
+  const bool there = fs::exists(path, ignored);
+  const fs::path asked = there ? fs::path(path) : fs::path(path).parent_path() / ".";
+  if ((there && fs::is_directory(path, ignored)) || access(asked.c_str(), W_OK) != 0)
+    throw Error("cannot be written", path);
+  for (const std::string& other : others)
+    if (!other.empty() && same_file(path, other))
+      throw Error(path + " is named by another argument too, and would be overwritten", flag,
+                  "name another file");
 }
 
 void write_results(const std::string& path, const nlohmann::ordered_json& result) {

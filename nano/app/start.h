@@ -35,9 +35,12 @@ Totals add_up(const std::vector<RequestOutput>& results);
 // what comes after the first token; none where there are only a few: it would be the clock's, not the engine's.
 std::string stats_line(const std::vector<RequestOutput>& results);
 
-// A file for the results of a benchmark: that it can be written is checked before the work (appending nothing leaves
-// what is there). `flag` is what named it; "" for no file does nothing. Error: it cannot be written, or is the model.
+// A file for the results of a benchmark, checked before the work; nothing is written or created then. `flag` is what
+// named it; "" for no file does nothing. Error: it cannot be written, or is a file of the model, or is the trace.
 void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options);
+// The same where no model is known: it must be none of `others`, paths as they were given (or "").
+void check_results_file(const std::string& flag, const std::string& path,
+                        const std::vector<std::string>& others);
 void write_results(const std::string& path, const nlohmann::ordered_json& result);
 
 }  // namespace nano

@@ -47,9 +47,8 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   bool taken();  // did one come since the last call?
-  bool terminated() const {
-    return terminated_;
-  }                     // one of those taken was SIGTERM: not only the answer is to end
+  // One of those taken was SIGTERM: not only the answer is to end.
+  bool terminated() const { return terminated_; }
   void end_if_taken();  // if one came, writes what files still buffer and ends as it asks
   int descriptor() const { return pipe_[0]; }  // readable when one came, for poll()
 
