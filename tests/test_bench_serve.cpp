@@ -332,7 +332,6 @@ TEST_CASE("bench serve sends no request before its time") {
   REQUIRE(last > 0.4);
   const Json r = serve_json({"--request-rate", "10", "--burstiness", "100"});
   CHECK(r["duration"].get<double>() >= last);
-  CHECK(r["max_concurrent_requests"].get<int64_t>() < 6);  // each counts from its own time on
 }
 
 TEST_CASE("bench serve keeps to --max-concurrency") {

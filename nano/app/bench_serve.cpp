@@ -69,13 +69,13 @@ void add_report_flags(ArgParser& parser, ServeOptions& o) {
   parser.heading("Results");
   parser.option("percentile-metrics", "LIST", "which of them [ttft,tpot,itl,e2el]",
                 [&](const std::string& value) {
-                  report.metrics = split_list(value);
+                  report.metrics = split_commas(value);
                   for (const std::string& metric : report.metrics)
                     check_choice(metric, "ttft|tpot|itl|e2el", parser.where("percentile-metrics"));
                 });
   parser.option("metric-percentiles", "LIST", "[50,95,99,99.9]", [&](const std::string& value) {
     report.percentiles.clear();
-    for (const std::string& p : split_list(value))
+    for (const std::string& p : split_commas(value))
       report.percentiles.push_back(parse_real(p, parser.where("metric-percentiles")));
   });
   parser.option("goodput", "KEY:MS", "what a good request keeps to: ttft:100 tpot:50 e2el:1000",

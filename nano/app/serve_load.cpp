@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "app/cli.h"       // split_commas
 #include "base/error.h"    // Error
 #include "base/options.h"  // parse_human_int
 #include "base/rng.h"      // random_bits
@@ -58,19 +59,9 @@ std::vector<int32_t> prompt_ids(const LoadOptions& o, size_t i, int64_t input_le
   return ids;
 }
 
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  return parts;
-}
-
 std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where) {
   std::vector<std::pair<int64_t, int64_t>> mix;
-  for (const std::string& pair : split_list(text)) {
+  for (const std::string& pair : split_commas(text)) {
     const size_t colon = pair.find(':');
     if (colon == pair.npos)
       throw Error("'" + pair + "' is not INPUT:OUTPUT", where, "for example 512:16,64:256");

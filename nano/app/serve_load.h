@@ -34,7 +34,4 @@ std::vector<int32_t> prompt_ids(const LoadOptions& options, size_t i, int64_t in
 // "512:16,64:256". Error naming `where`.
 std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where);
 
-// "a,b" at its commas; "" is one empty part.
-std::vector<std::string> split_list(const std::string& text);
-
 }  // namespace nano

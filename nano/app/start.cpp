@@ -72,7 +72,6 @@ Totals add_up(const std::vector<RequestOutput>& results) {
     for (const CompletionOutput& answer : result.outputs) t.generated += int64_t(answer.token_ids.size());
     t.begin = std::min(t.begin, m.arrival);
     if (m.first_token > 0) t.first_token = std::min(t.first_token, m.first_token);
-    t.last_first_token = std::max(t.last_first_token, m.first_token);
     t.end = std::max(t.end, m.finished);
   }
   return t;

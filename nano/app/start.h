@@ -23,11 +23,10 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
 void print_delta(const RequestOutput& output);
 void print_rest(const RequestOutput& output);
 
-// The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival, the earliest and the latest
-// first token, the last end.
+// The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival and first token, the last end.
 struct Totals {
   int64_t prompt = 0, cached = 0, generated = 0;
-  double begin = 1e300, first_token = 1e300, last_first_token = 0, end = 0;
+  double begin = 1e300, first_token = 1e300, end = 0;
 };
 Totals add_up(const std::vector<RequestOutput>& results);
 
