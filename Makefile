@@ -19,8 +19,7 @@ ARCH := $(shell uname -m)
 NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
 FLAGS_release := -O3 $(NATIVE) -DNDEBUG
 FLAGS_debug := -O0 -g3 $(NATIVE)
-# fuzzer-no-link: the fuzzers are linked from the same objects.
-FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
 FLAGS_portable := -O3 -g1 -march=x86-64-v3 -DNDEBUG
 FLAGS_generic := -O1 -g1 -DNDEBUG
@@ -124,13 +123,13 @@ tour: debug
 # A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
+FLAGS_fuzz := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
 fuzz: fuzz-deps
-	@$(MAKE) --no-print-directory FLAVOUR=asan CXX=$(CLANG) fuzz-run
+	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
 fuzz-run: $(FUZZERS:%=run-%)
 	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
-build/fuzz/%: build/asan/obj/tests/fuzz/%.o $(OBJECTS)
-	@mkdir -p $(@D)
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(OBJECTS)
 	$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
 $(FUZZERS:%=run-%): run-%: build/fuzz/%
 	@mkdir -p build/fuzz/new/$*
