@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -170,9 +171,9 @@ def measure(scratch, options):
     for name in options.formats.split(","):
         model = DEMO if name == "Q4_1" else scratch / f"{name}.gguf"
         peers = Peers(scratch, model, options.threads, not options.avx2)
-        cases = [case for case in peers.cases() if (options.only or "") in case[0]]
+        cases = [case for case in peers.cases() if re.search(options.only, case[0])]
         if not cases:
-            sys.exit(f"no case's name has '{options.only}'")
+            sys.exit(f"no case matches '{options.only}'")
         for label, theirs, ours in cases:
             pairs = [(theirs(), ours()) for _ in range(options.runs)]
             a, b = (statistics.median(side) for side in zip(*pairs))
@@ -187,7 +188,7 @@ def main():
     parser.add_argument("--formats", default="Q4_1,Q4_0,Q8_0,Q4_K_M,F16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", help="cases whose name has this, e.g. 'decode, 1'")
+    parser.add_argument("--only", default="", help="cases that match this, e.g. '1 stream$|prefill'")
     parser.add_argument("--avx2", action="store_true", help="both sides without AVX-512 (build, and make PORTABLE=1)")
     options = parser.parse_args()
     if options.runs < 1 or options.threads < 1:
