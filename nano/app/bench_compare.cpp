@@ -211,13 +211,6 @@ double metric_of(const Json& result, const std::string& metric, const std::strin
   throw Error("'" + metric + "' is no number in the results", where, "there are: " + names);
 }
 
-// output_ids_digest and the like.
-std::string ids_digest(const Json& result, const std::string& where) {
-  for (const auto& [key, value] : result.items())
-    if (key.ends_with("ids_digest") && value.is_string()) return value.get<std::string>();
-  throw Error("there is no digest of the output ids in the results", where);
-}
-
 // Stops at the first run whose output ids are not what they should be: how fast it was says nothing.
 Outcome measure(const ArgParser& parser, const Study& s) {
   Outcome outcome;
@@ -239,7 +232,7 @@ Outcome measure(const ArgParser& parser, const Study& s) {
       if (run > 0) (run <= same_runs(size_t(s.runs)) ? m.same : m.settings[order[run]]).push_back(value);
     }
     groups.push_back(s.settings[order[run]].ids_group);
-    digests.push_back(ids_digest(result, name_of(run)));
+    digests.push_back(result.at("output_ids_digest").get<std::string>());
     if (const auto two = different_ids(groups, digests); two && s.same_ids.value_or(true))
       throw Failed(1,
                    fmt::format("{} gave other output ids than {}: so the speeds do not compare",

@@ -212,7 +212,7 @@ SampledToken sample(std::span<float> logits, const SamplingParams& params, const
     return failed("no token can be chosen after allowed_token_ids, min_tokens, logit_bias and penalties: " +
                   what_is_wrong(logits));
   if (!params.greedy()) {
-    std::vector<float> probs;
+    thread_local std::vector<float> probs;  // kept: a step allocates nothing as long as the vocabulary
     filtered_probs(logits, params, probs);
     result.id = draw(probs, context.key);
   }
