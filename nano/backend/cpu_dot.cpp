@@ -19,7 +19,10 @@ namespace nano {
 
 namespace {
 
-constexpr int kMaxRows = kRegisters >= 32 ? 8 : 4;  // rows that share an unpacked vector
+constexpr int kMaxRows = kRegisters >= 32 ? 8 : 4;             // rows that share an unpacked vector
+constexpr int64_t kUnpackPays = 3 * kMaxRows, kTilesPay = 32;  // from so many rows on
+// Bytes ahead. Hardware prefetch alone leaves 40 % of the bandwidth unused.
+constexpr int64_t kPrefetch = 4096;
 
 // Rows of the block that begins at row m: the largest of 8, 4, 2, 1 that fits before M.
 int64_t block_rows(int64_t m, int64_t M) {
@@ -29,9 +32,8 @@ int64_t block_rows(int64_t m, int64_t M) {
 }
 
 // What a sum of products begins with, so that it ends as Σ (code − zero)·q.
-template <int FORMAT>
+template <PanelFormat f>
 I sum_start(int32_t minus_sum) {
-  constexpr PanelFormat f = kFormats[FORMAT];
   if (f.zero_shift == 0 || (f.low == 8 && kDotBias != 0))
     return set_i(0);  // the biased dot itself subtracts 128
   return set_i(minus_sum) << f.zero_shift;
@@ -73,11 +75,63 @@ struct PanelReader {
   ApartScales apart;
 };
 
-// acc [ROWS][L] for the block of ROWS rows that begins at row m.
-template <int FORMAT, int ROWS>
-void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t m,
-               int64_t K, int64_t prefetch) {
+// A panel unpacked for a chunk of many rows: codes are bytes, scales floats, and little is left of the format.
+//   codes [units] × quads of the unit, scale and minimum [units][L]
+struct UnpackedPanel {
+  uint8_t* codes;
+  float *scale, *minimum;
+  UnpackedPanel(uint8_t* memory, int64_t K)
+      : codes(memory),
+        scale(reinterpret_cast<float*>(memory + num_tiles(K) * kTile * kLanes)),
+        minimum(scale + num_tiles(K) * 2 * kLanes) {}
+};
+
+template <int FORMAT>
+void unpack_panel(const UnpackedPanel& out, const PackedPart& part, const uint8_t* w, int64_t K) {
   using Panel = PanelReader<FORMAT>;
+  Panel panel(part, w);
+  uint8_t* codes = out.codes;
+  for (int64_t g = 0, unit = 0; g < num_tiles(K); ++g) {
+    panel.enter_tile(g, kPrefetch);
+    for (int u = 0; u < Panel::kUnits; ++u, ++unit) {
+      for (int j = 0; j < Panel::kQuads; ++j, codes += 4 * kLanes) store_as(codes, panel.quad(u, j).v);
+      const UnitScale s = panel.scale(u);
+      store(out.scale + unit * kLanes, s.scale);
+      if (Panel::kMinimum) store(out.minimum + unit * kLanes, s.minimum);
+    }
+  }
+}
+
+// The formats that differ still when they are unpacked.
+constexpr PanelFormat unpacked(PanelFormat f) {
+  f.minimum = f.minimum || f.scales == Scales::apart;
+  f.scales = Scales::in_tile;
+  f.low = f.low == 8 ? 8 : 4, f.high = 0;
+  return f;
+}
+
+template <PanelFormat FORMAT>
+struct UnpackedReader {
+  static constexpr PanelFormat f = FORMAT;
+  static constexpr bool kMinimum = f.minimum;
+  static constexpr int kUnits = int(kTile) / f.unit, kQuads = f.unit / 4;
+
+  void enter_tile(int64_t g, int64_t) { first_unit = g * kUnits; }
+  const uint8_t* codes(int unit) const { return panel.codes + (first_unit + unit) * f.unit * kLanes; }
+  I quad(int unit, int j) const { return load_i(codes(unit) + j * 4 * kLanes); }
+  UnitScale scale(int unit) const {
+    const int64_t at = (first_unit + unit) * kLanes;
+    const F s = load(panel.scale + at);
+    return {s, kMinimum ? load(panel.minimum + at) : s};
+  }
+
+  UnpackedPanel panel;
+  int64_t first_unit = 0;
+};
+
+// acc [ROWS][L] for the block of ROWS rows that begins at row m.
+template <int ROWS, class Panel>
+void dot_block(float* acc, Panel panel, const QuantizedRows& x, int64_t m, int64_t K, int64_t prefetch) {
   constexpr PanelFormat f = Panel::f;
   const int64_t tiles = num_tiles(K);
   const int8_t* q = x.q + m * tiles * kTile;
@@ -87,14 +141,13 @@ void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const Quant
   F y[ROWS];
   NANO_UNROLL
   for (int r = 0; r < ROWS; ++r) y[r] = zero_f();
-  Panel panel(part, w);
   for (int64_t g = 0; g < tiles; ++g) {
     panel.enter_tile(g, prefetch);
     NANO_UNROLL
     for (int u = 0; u < Panel::kUnits; ++u) {
       I sum[ROWS];
       NANO_UNROLL
-      for (int r = 0; r < ROWS; ++r) sum[r] = sum_start<FORMAT>(minus_sum[r]);
+      for (int r = 0; r < ROWS; ++r) sum[r] = sum_start<f>(minus_sum[r]);
       NANO_UNROLL
       for (int j = 0; j < Panel::kQuads; ++j) {
         const I codes = panel.quad(u, j);
@@ -118,29 +171,24 @@ void dot_block(float* acc, const PackedPart& part, const uint8_t* w, const Quant
   for (int r = 0; r < ROWS; ++r) store(acc + r * kLanes, y[r]);
 }
 
-// acc [rows][L] for all blocks of kMaxRows before `rows`, on the tile unit: a unit is unpacked once for all of them.
-template <int FORMAT>
-void dot_tiles(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t rows,
-               int64_t K, int64_t prefetch) {
-  using Panel = PanelReader<FORMAT>;
+// acc [rows][L] for the first `rows` rows, whole blocks of kMaxRows, on the tile unit.
+template <class Panel>
+void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, int64_t K) {
   constexpr int kUnit = Panel::f.unit, kUnits = Panel::kUnits;
   const int64_t tiles = num_tiles(K);
   std::fill_n(acc, rows * kLanes, 0.0f);
-  Panel panel(part, w);
   for (int64_t g = 0; g < tiles; ++g) {
-    panel.enter_tile(g, prefetch);
+    panel.enter_tile(g, 0);
     for (int u = 0; u < kUnits; ++u) {
-      alignas(64) I codes[Panel::kQuads];
       alignas(64) int32_t sums[kChunkRows][kLanes];
-      for (int j = 0; j < Panel::kQuads; ++j) codes[j] = panel.quad(u, j);
-      load_codes<kUnit>(reinterpret_cast<const uint8_t*>(codes));
+      load_codes<kUnit>(panel.codes(u));
       for (int64_t m = 0; m < rows; m += kMaxRows)
         multiply_codes<kUnit>(sums[m], x.q + (m * tiles + g * kMaxRows) * kTile + u * kUnit);
       const UnitScale s = panel.scale(u);
       for (int64_t m = 0; m < rows; ++m) {
         const int64_t block = m / kMaxRows * kMaxRows * tiles, r = m % kMaxRows;
         const int64_t at = block * kUnits + (g * kUnits + u) * kMaxRows + r;
-        const I sum = load_i(sums[m]) + sum_start<FORMAT>(x.minus_sum[kUnit == 16][at]);
+        const I sum = load_i(sums[m]) + sum_start<Panel::f>(x.minus_sum[kUnit == 16][at]);
         F y = fma(to_float(sum), s.scale * set(x.scale[block + g * kMaxRows + r]), load(acc + m * kLanes));
         if (Panel::kMinimum) y = fma(s.minimum, set(x.minus_scaled_sum[kUnit == 16][at]), y);
         store(acc + m * kLanes, y);
@@ -149,27 +197,35 @@ void dot_tiles(float* acc, const PackedPart& part, const uint8_t* w, const Quant
   }
 }
 
-using DotBlock = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
-                          int64_t);
-
-// [format][log2 of the rows]
-template <int... FORMAT>
-constexpr std::array<std::array<DotBlock, 4>, sizeof...(FORMAT)> dot_table(
-    std::integer_sequence<int, FORMAT...>) {
-  return {
-      {{dot_block<FORMAT, 1>, dot_block<FORMAT, 2>, dot_block<FORMAT, 4>, dot_block<FORMAT, kMaxRows>}...}};
+// What there is for a format: blocks of 1, 2, 4, kMaxRows rows of the packed panel; the panel unpacked, and then blocks of
+// kMaxRows rows of that.
+struct Ways {
+  void (*blocks[4])(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
+                    int64_t);
+  void (*unpack)(const UnpackedPanel&, const PackedPart&, const uint8_t*, int64_t);
+  void (*many)(float*, const UnpackedPanel&, const QuantizedRows&, int64_t, int64_t);
+};
+template <int FORMAT, int ROWS>
+void packed_block(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t m,
+                  int64_t K, int64_t prefetch) {
+  dot_block<ROWS>(acc, PanelReader<FORMAT>(part, w), x, m, K, prefetch);
 }
-constexpr auto kDotBlocks = dot_table(std::make_integer_sequence<int, kFirstDense>());
-
-using DotTiles = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
-                          int64_t);
-template <int... FORMAT>
-constexpr std::array<DotTiles, sizeof...(FORMAT)> tiles_table(std::integer_sequence<int, FORMAT...>) {
-  if constexpr (kHasTileUnit) return {dot_tiles<FORMAT>...};
-  return {};
+// acc [rows][L], whole blocks of kMaxRows.
+template <PanelFormat FORMAT>
+void many_rows(float* acc, const UnpackedPanel& panel, const QuantizedRows& x, int64_t rows, int64_t K) {
+  const UnpackedReader<FORMAT> reader{panel};
+  if constexpr (kHasTileUnit)
+    if (rows >= kTilesPay && tile_unit_ready()) return dot_tiles(acc, reader, x, rows, K);
+  for (int64_t m = 0; m < rows; m += kMaxRows) dot_block<kMaxRows>(acc + m * kLanes, reader, x, m, K, 0);
 }
-constexpr auto kDotTiles = tiles_table(std::make_integer_sequence<int, kFirstDense>());
-constexpr int64_t kTilesPay = 32;  // from so many rows on
+template <int... FORMAT>
+constexpr std::array<Ways, sizeof...(FORMAT)> ways_table(std::integer_sequence<int, FORMAT...>) {
+  return {{{{packed_block<FORMAT, 1>, packed_block<FORMAT, 2>, packed_block<FORMAT, 4>,
+             packed_block<FORMAT, kMaxRows>},
+            unpack_panel<FORMAT>,
+            many_rows<unpacked(kFormats[FORMAT])>}...}};
+}
+constexpr auto kWays = ways_table(std::make_integer_sequence<int, kFirstDense>());
 
 int log2_of(int64_t rows) { return rows == 8 ? 3 : rows == 4 ? 2 : rows == 2 ? 1 : 0; }
 
@@ -255,19 +311,22 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
   }
 }
 
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K) {
+int64_t unpacked_bytes(int64_t K) { return num_tiles(K) * (kTile * kLanes + 2 * 2 * kLanes * 4); }
+
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare) {
   const uint8_t* w = ref.part->panel_data + ref.panel * ref.part->panel_bytes;
-  // Hardware prefetch alone leaves 40 % of the bandwidth unused. Later blocks find the panel in the cache.
-  int64_t prefetch = 4096, m = 0;
-  if (kHasTileUnit && rows >= kTilesPay && tile_unit_ready()) {
+  const Ways& ways = kWays[size_t(ref.part->format)];
+  int64_t m = 0;
+  if (rows >= kUnpackPays) {
+    const UnpackedPanel panel(spare, K);
+    ways.unpack(panel, *ref.part, w, K);
     m = rows / kMaxRows * kMaxRows;
-    kDotTiles[size_t(ref.part->format)](ref.acc, *ref.part, w, x, m, K, prefetch);
-    prefetch = 0;
+    ways.many(ref.acc, panel, x, m, K);
   }
+  int64_t prefetch = m > 0 ? 0 : kPrefetch;  // later blocks find the panel in the cache
   for (int64_t R; m < rows; m += R, prefetch = 0) {
     R = block_rows(m, rows);
-    kDotBlocks[size_t(ref.part->format)][size_t(log2_of(R))](ref.acc + m * kLanes, *ref.part, w, x, m, K,
-                                                             prefetch);
+    ways.blocks[log2_of(R)](ref.acc + m * kLanes, *ref.part, w, x, m, K, prefetch);
   }
 }
 

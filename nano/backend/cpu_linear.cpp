@@ -72,10 +72,14 @@ struct WorkerScratch {
   float* acc;      // [kPanelsAtOnce][kChunkRows][L]
   float* spare;    // [kChunkRows][L]
   float* weights;  // [kPanelsAtOnce][kChunkK][L]
+  uint8_t* unpacked;
   static constexpr int64_t kAcc = kChunkRows * kLanes;
   static constexpr int64_t kFloats = (kPanelsAtOnce + 1) * kAcc + kPanelsAtOnce * kChunkK * kLanes;
   WorkerScratch(const LinearScratch& s, int32_t worker)
-      : acc(s.worker + worker * kFloats), spare(acc + kPanelsAtOnce * kAcc), weights(spare + kAcc) {}
+      : acc(s.worker + worker * kFloats),
+        spare(acc + kPanelsAtOnce * kAcc),
+        weights(spare + kAcc),
+        unpacked(s.unpacked + worker * Arena::rounded(unpacked_bytes(s.max_K))) {}
 };
 
 }  // namespace
@@ -96,6 +100,7 @@ static LinearScratch lay_out(const Limits& limits, int32_t workers, Next next) {
     form.moved = reinterpret_cast<float*>(next(kChunkRows * s.max_K * 4));
   }
   s.worker = reinterpret_cast<float*>(next(workers * WorkerScratch::kFloats * 4));
+  s.unpacked = next(workers * Arena::rounded(unpacked_bytes(s.max_K)));
   return s;
 }
 
@@ -148,7 +153,7 @@ static void do_jobs(float* out, const float* x, int64_t rows, const Jobs& jobs, 
       const Jobs::Place at = jobs.place(job + i / halves, int(i % halves));
       const PanelRef ref{at.part, at.panel, mine.acc + i * WorkerScratch::kAcc};
       if (is_int8(jobs.w.forms[size_t(at.part->form)].scheme)) {
-        dot_panel(ref, scratch.forms[at.part->form].int8, rows, K);
+        dot_panel(ref, scratch.forms[at.part->form].int8, rows, K, mine.unpacked);
         continue;
       }
       if (at.part->form != form) run_floats();

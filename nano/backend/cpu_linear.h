@@ -151,7 +151,8 @@ struct FormRows {
 };
 struct LinearScratch {
   FormRows forms[kMaxForms];
-  float* worker = nullptr;  // per worker: accumulators and decoded weights
+  float* worker = nullptr;      // per worker: accumulators and decoded weights
+  uint8_t* unpacked = nullptr;  // per worker: a panel
   int64_t max_K = 0;
 };
 int64_t linear_scratch_bytes(const Limits& limits, int32_t workers);
@@ -173,7 +174,9 @@ constexpr int64_t num_tiles(int64_t K) { return (K + kTile - 1) / kTile; }
 // cpu_dot.cpp. Rows begin … end−1 of the chunk; begin is a multiple of 8, `rows` the chunk's number of rows.
 void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int64_t end, int64_t rows,
                    int64_t K, const InputForm& form);
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K);
+// spare: unpacked_bytes(K) at a multiple of 64.
+int64_t unpacked_bytes(int64_t K);
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare);
 // cpu_fma.cpp. weights and spare: room for kPanelsAtOnce · kChunkK · L and kChunkRows · L floats.
 void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,
                 int64_t K);
