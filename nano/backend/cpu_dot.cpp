@@ -20,6 +20,7 @@ namespace nano {
 namespace {
 
 constexpr int kMaxRows = kRegisters >= 32 ? 8 : 4;             // rows that share an unpacked vector
+static_assert(!kHasTileUnit || kTileRows == kMaxRows);
 constexpr int64_t kUnpackPays = 3 * kMaxRows, kTilesPay = 32;  // from so many rows on
 // Bytes ahead. Hardware prefetch alone leaves 40 % of the bandwidth unused.
 constexpr int64_t kPrefetch = 4096;
