@@ -52,10 +52,17 @@ SampledToken failed(std::string error) {
   return result;
 }
 
+// A heap of the k largest so far, its least on top: after the first few thousand tokens hardly one gets in.
 float kth_largest(std::span<const float> logits, int32_t k) {
-  std::vector<float> copy(logits.begin(), logits.end());
-  std::nth_element(copy.begin(), copy.begin() + (k - 1), copy.end(), std::greater<float>());
-  return copy[k - 1];
+  std::vector<float> heap(logits.begin(), logits.begin() + k);
+  std::make_heap(heap.begin(), heap.end(), std::greater<float>());
+  for (float x : logits.subspan(size_t(k))) {
+    if (!(x > heap.front())) continue;
+    std::pop_heap(heap.begin(), heap.end(), std::greater<float>());
+    heap.back() = x;
+    std::push_heap(heap.begin(), heap.end(), std::greater<float>());
+  }
+  return heap.front();
 }
 
 // top_p: the tokens in ascending order are dropped while their cumulative weight is ≤ (1 - top_p)·sum. Seen from
