@@ -25,13 +25,14 @@ const int hooked = __sanitizer_install_malloc_and_free_hooks(
     [](const volatile void*, size_t) { ++allocations; }, [](const volatile void*) {});
 }
 #else
-void* operator new(size_t bytes) {
+#define NOINLINE __attribute__((noinline))  // else GCC sees a free() of what new gave, and warns
+NOINLINE void* operator new(size_t bytes) {
   ++allocations;
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+NOINLINE void operator delete(void* p) noexcept { std::free(p); }
+NOINLINE void operator delete(void* p, size_t) noexcept { std::free(p); }
 #endif
 
 using namespace nano;

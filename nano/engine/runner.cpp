@@ -76,7 +76,8 @@ void Runner::run(const StepPlan& plan, const LogitsSink& sink) {
   for (int32_t first = 0; first < batch_.R; first += kMaxLogitRows) {
     const int32_t rows = std::min(kMaxLogitRows, batch_.R - first);
     Act logits;
-    backend_.step(rows, [&] { logits = model_.logits(batch_.logit_rows + first, rows); });
+    auto head = [&] { logits = model_.logits(batch_.logit_rows + first, rows); };
+    backend_.step(rows, std::ref(head));  // ref: a std::function would put four captures on the heap
     sink(first, rows, backend_.to_host(logits, int64_t(rows) * model_.config.V));
   }
 }
