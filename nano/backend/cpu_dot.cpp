@@ -19,18 +19,10 @@ namespace nano {
 
 namespace {
 
-constexpr int kMaxRows = kRegisters >= 32 ? 8 : 4;             // rows that share an unpacked vector
-static_assert(!kHasTileUnit || kTileRows == kMaxRows);
-constexpr int64_t kUnpackPays = 3 * kMaxRows, kTilesPay = 32;  // from so many rows on
-// Bytes ahead. Hardware prefetch alone leaves 40 % of the bandwidth unused.
-constexpr int64_t kPrefetch = 4096;
-
-// Rows of the block that begins at row m: the largest of 8, 4, 2, 1 that fits before M.
-int64_t block_rows(int64_t m, int64_t M) {
-  int64_t rows = kMaxRows;
-  while (rows > M - m) rows /= 2;
-  return rows;
-}
+static_assert(!kHasTileUnit || kTileRows == kBlockRows);
+// From so many rows on: a panel is unpacked once for all (measured, on AVX-512 and AVX2); the tile unit takes them
+// (from the published rates of AMX: no measurement of ours).
+constexpr int64_t kUnpackPays = 3 * kBlockRows, kTilesPay = 32;
 
 // What a sum of products begins with, so that it ends as Σ (code − zero)·q.
 template <PanelFormat f>
@@ -172,7 +164,7 @@ void dot_block(float* acc, Panel panel, const QuantizedRows& x, int64_t m, int64
   for (int r = 0; r < ROWS; ++r) store(acc + r * kLanes, y[r]);
 }
 
-// acc [rows][L] for the first `rows` rows, whole blocks of kMaxRows, on the tile unit.
+// acc [rows][L] for the first `rows` rows, whole blocks of kBlockRows, on the tile unit.
 template <class Panel>
 void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, int64_t K) {
   constexpr int kUnit = Panel::f.unit, kUnits = Panel::kUnits;
@@ -183,14 +175,14 @@ void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, in
     for (int u = 0; u < kUnits; ++u) {
       alignas(64) int32_t sums[kChunkRows][kLanes];
       load_codes<kUnit>(panel.codes(u));
-      for (int64_t m = 0; m < rows; m += kMaxRows)
-        multiply_codes<kUnit>(sums[m], x.q + (m * tiles + g * kMaxRows) * kTile + u * kUnit);
+      for (int64_t m = 0; m < rows; m += kBlockRows)
+        multiply_codes<kUnit>(sums[m], x.q + (m * tiles + g * kBlockRows) * kTile + u * kUnit);
       const UnitScale s = panel.scale(u);
       for (int64_t m = 0; m < rows; ++m) {
-        const int64_t block = m / kMaxRows * kMaxRows * tiles, r = m % kMaxRows;
-        const int64_t at = block * kUnits + (g * kUnits + u) * kMaxRows + r;
+        const int64_t block = m / kBlockRows * kBlockRows * tiles, r = m % kBlockRows;
+        const int64_t at = block * kUnits + (g * kUnits + u) * kBlockRows + r;
         const I sum = load_i(sums[m]) + sum_start<Panel::f>(x.minus_sum[kUnit == 16][at]);
-        F y = fma(to_float(sum), s.scale * set(x.scale[block + g * kMaxRows + r]), load(acc + m * kLanes));
+        F y = fma(to_float(sum), s.scale * set(x.scale[block + g * kBlockRows + r]), load(acc + m * kLanes));
         if (Panel::kMinimum) y = fma(s.minimum, set(x.minus_scaled_sum[kUnit == 16][at]), y);
         store(acc + m * kLanes, y);
       }
@@ -198,11 +190,11 @@ void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, in
   }
 }
 
-// What there is for a format: blocks of 1, 2, 4, kMaxRows rows of the packed panel; the panel unpacked, and then blocks of
-// kMaxRows rows of that.
+// What there is for a format: a block of 1 … kBlockRows rows of the packed panel; the panel unpacked, and then blocks of
+// kBlockRows rows of that.
+using Block = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t, int64_t);
 struct Ways {
-  void (*blocks[4])(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
-                    int64_t);
+  std::array<Block, kBlockRows> blocks;  // by rows − 1
   void (*unpack)(const UnpackedPanel&, const PackedPart&, const uint8_t*, int64_t);
   void (*many)(float*, const UnpackedPanel&, const QuantizedRows&, int64_t, int64_t);
 };
@@ -211,24 +203,23 @@ void packed_block(float* acc, const PackedPart& part, const uint8_t* w, const Qu
                   int64_t K, int64_t prefetch) {
   dot_block<ROWS>(acc, PanelReader<FORMAT>(part, w), x, m, K, prefetch);
 }
-// acc [rows][L], whole blocks of kMaxRows.
+// acc [rows][L], whole blocks of kBlockRows.
 template <PanelFormat FORMAT>
 void many_rows(float* acc, const UnpackedPanel& panel, const QuantizedRows& x, int64_t rows, int64_t K) {
   const UnpackedReader<FORMAT> reader{panel};
   if constexpr (kHasTileUnit)
     if (rows >= kTilesPay && tile_unit_ready()) return dot_tiles(acc, reader, x, rows, K);
-  for (int64_t m = 0; m < rows; m += kMaxRows) dot_block<kMaxRows>(acc + m * kLanes, reader, x, m, K, 0);
+  for (int64_t m = 0; m < rows; m += kBlockRows) dot_block<kBlockRows>(acc + m * kLanes, reader, x, m, K, 0);
+}
+template <int FORMAT, int... I>
+constexpr Ways ways_of(std::integer_sequence<int, I...>) {
+  return {{packed_block<FORMAT, I + 1>...}, unpack_panel<FORMAT>, many_rows<unpacked(kFormats[FORMAT])>};
 }
 template <int... FORMAT>
 constexpr std::array<Ways, sizeof...(FORMAT)> ways_table(std::integer_sequence<int, FORMAT...>) {
-  return {{{{packed_block<FORMAT, 1>, packed_block<FORMAT, 2>, packed_block<FORMAT, 4>,
-             packed_block<FORMAT, kMaxRows>},
-            unpack_panel<FORMAT>,
-            many_rows<unpacked(kFormats[FORMAT])>}...}};
+  return {ways_of<FORMAT>(std::make_integer_sequence<int, kBlockRows>())...};
 }
 constexpr auto kWays = ways_table(std::make_integer_sequence<int, kFirstDense>());
-
-int log2_of(int64_t rows) { return rows == 8 ? 3 : rows == 4 ? 2 : rows == 2 ? 1 : 0; }
 
 // The largest magnitude, NaN above infinity: compared as integers it is exact, whatever the order.
 float largest_of(const float* x, int64_t n) {
@@ -244,12 +235,14 @@ float largest_of(const float* x, int64_t n) {
 struct Rounding {
   float scale = 0, inverse = 0;
 
-  // NaN or infinity stays in the scale, so the output shows it. Below 1e-30 the inverse would overflow: such inputs
-  // count as zero.
+  // NaN or infinity stays in the scale, so the output is NaN, and the codes are 0. Below 1e-30 the inverse would
+  // overflow: such inputs count as zero.
   explicit Rounding(float largest)
       : scale(largest / 127.0f), inverse(largest > 1e-30f ? 127.0f / largest : 0.0f) {}
   // q and its sum over the two halves of one tile of x.
   void tile(int8_t* q, const float* x, int32_t sum[2]) const {
+    sum[0] = sum[1] = 0;
+    if (!std::isfinite(scale)) return void(std::fill_n(q, kTile, int8_t(0)));
     for (int half = 0; half < 2; ++half) {
       I all = set_i(0);
       for (int i = half * 16; i < half * 16 + 16; i += kLanes) {
@@ -267,7 +260,7 @@ float static_tile(int8_t* q, const float* x, int64_t n, const InputForm& form, i
   const float zero = float(form.zero), largest = largest_of(x, n);
   std::fill_n(q, kTile, int8_t(0));  // beyond K: no product and no sum
   for (int64_t i = 0; i < n; ++i)
-    q[i] = int8_t(std::min(std::max(std::nearbyint(x[i] / form.scale) + zero, -128.0f), 127.0f));
+    q[i] = int8_t(std::min(std::max(-128.0f, std::nearbyint(x[i] / form.scale) + zero), 127.0f));  // NaN: −128
   for (int half = 0; half < 2; ++half) sum[half] = std::accumulate(q + half * 16, q + half * 16 + 16, 0);
   return std::isnan(largest) ? largest : form.scale;
 }
@@ -278,7 +271,7 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
                    int64_t K, const InputForm& form) {
   const int64_t tiles = num_tiles(K);
   for (int64_t m = begin, R; m < end; m += R) {
-    R = block_rows(m, rows);
+    R = std::min<int64_t>(kBlockRows, rows - m);
     for (int64_t r = 0; r < R; ++r) {
       const float* row = x + (m + r) * K;
       const bool per_token = form.scheme == ActivationScheme::int8_per_token;
@@ -288,7 +281,10 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
                       n = std::min(kTile, K - g * kTile);  // at: in the block's order
         const float* from = row + g * kTile;
         float padded[kTile] = {};
-        if (n < kTile) from = std::copy_n(from, n, padded) - n;
+        if (n < kTile) {
+          std::copy_n(from, n, padded);
+          from = padded;
+        }
         int8_t* q = out.q + at * kTile;
         int32_t sum[2];
         if (form.scheme == ActivationScheme::int8_static) {
@@ -321,13 +317,13 @@ void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_
   if (rows >= kUnpackPays) {
     const UnpackedPanel panel(spare, K);
     ways.unpack(panel, *ref.part, w, K);
-    m = rows / kMaxRows * kMaxRows;
+    m = rows / kBlockRows * kBlockRows;
     ways.many(ref.acc, panel, x, m, K);
   }
   int64_t prefetch = m > 0 ? 0 : kPrefetch;  // later blocks find the panel in the cache
   for (int64_t R; m < rows; m += R, prefetch = 0) {
-    R = block_rows(m, rows);
-    ways.blocks[log2_of(R)](ref.acc + m * kLanes, *ref.part, w, x, m, K, prefetch);
+    R = std::min<int64_t>(kBlockRows, rows - m);
+    ways.blocks[size_t(R - 1)](ref.acc + m * kLanes, *ref.part, w, x, m, K, prefetch);
   }
 }
 

@@ -36,7 +36,7 @@ void fma_one_row(float* const* acc, const uint8_t* const* panels, const float* x
     NANO_UNROLL
     for (int p = 0; p < kPanelsAtOnce; ++p) {
       const uint8_t* w = panels[p] + k * kBytes;
-      __builtin_prefetch(w + 4096);
+      __builtin_prefetch(w + kPrefetch);
       y[p] = fma(load_weights<TYPE>(w), xv, y[p]);
     }
   }
@@ -46,17 +46,17 @@ void fma_one_row(float* const* acc, const uint8_t* const* panels, const float* x
 
 // out [n][L] = inputs k0 … k0+n−1 of a panel.
 template <int FORMAT>
-void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n) {
+void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n, int64_t prefetch) {
   constexpr DType type = kFormats[FORMAT].dense;
   const uint8_t* w = panel + k0 * kLanes * dtype_bytes(type);
   for (int64_t k = 0; k < n; ++k, w += kLanes * dtype_bytes(type)) {
-    __builtin_prefetch(w + 4096);
+    __builtin_prefetch(w + prefetch);
     store(out + k * kLanes, load_weights<type>(w));
   }
 }
 
 // FP8 E4M3 in normal numbers only, so that it holds with denormals flushed: (8·[e>0] + m) · 2^(max(e, 1) − 10).
-F float_of_e4m3(I code) {
+F float_of_e4m3(I code) {  // in the low 8 bits
   const I e = code >> 3 & set_i(15), m = code & set_i(7);
   const I power = max_i(e, set_i(1)), implied = set_i(8) - ((power - e) << 3);
   const F size = to_float(m + implied) * float_of_bits((power + set_i(117)) << 23);
@@ -67,36 +67,34 @@ F float_of_e4m3(I code) {
 template <int FORMAT>
 void decode_tile(float* out, const uint8_t* w, F d, F dmin, ApartScales* apart) {
   constexpr PanelFormat f = kFormats[FORMAT];
+  constexpr bool kApart = f.scales == Scales::apart, kNibbles = f.low == 4 && f.high == 0;
   const uint8_t* scales = w + (f.low + f.high) * 4 * kLanes;
-  for (int64_t line = 0; line < tile_bytes(f); line += 64) __builtin_prefetch(w + 4096 + line);
+  const bool minimum = kApart ? apart->part.offset == Offset::minimum : f.minimum;
+  const bool e4m3 = kApart && f.low == 8 && apart->part.e4m3;
   NANO_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    UnitScale s{d, dmin};
-    if constexpr (f.scales == Scales::apart) {
-      if (4 * j % f.unit == 0) apart->enter_unit();
-      s = {apart->scale, apart->minimum};
-    } else {
-      s = unit_scale<FORMAT>(scales, 4 * j / f.unit, d, dmin);
-    }
-    I quad = unpack_quad<FORMAT>(w, j);
+  for (int unit = 0; unit < kTile / f.unit; ++unit) {
+    if constexpr (kApart) apart->enter_unit();
+    const UnitScale s =
+        kApart ? UnitScale{apart->scale, apart->minimum} : unit_scale<FORMAT>(scales, unit, d, dmin);
+    const F zero = kApart ? to_float(apart->zero) : set(f.zero_shift ? 1 << f.zero_shift : 0);
     NANO_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      I code = quad >> 8 * i & set_i(255);
-      if (f.zero_shift) code = code - set_i(1 << f.zero_shift);
-      F value = to_float(code);
-      bool minimum = f.minimum;
-      if constexpr (f.scales == Scales::apart) {
-        value = apart->part.e4m3 ? float_of_e4m3(code) : to_float(code - apart->zero);
-        minimum = apart->part.offset == Offset::minimum;
+    for (int j = unit * f.unit / 4; j < (unit + 1) * f.unit / 4; ++j) {
+      const I quad = kNibbles ? nibble_quad(w, j) : unpack_quad<FORMAT>(w, j);
+      NANO_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const I code = quad >> 8 * i;
+        F value = kNibbles ? nibble_to_float(code) : to_float(code & set_i(255));
+        if (kApart || f.zero_shift) value = value - zero;
+        if (e4m3) value = float_of_e4m3(code);
+        value = s.scale * value;
+        store(out + (4 * j + i) * kLanes, minimum ? value - s.minimum : value);
       }
-      value = s.scale * value;
-      store(out + (4 * j + i) * kLanes, minimum ? value - s.minimum : value);
     }
   }
 }
 
 template <int FORMAT>
-void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n) {
+void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n, int64_t) {
   constexpr PanelFormat f = kFormats[FORMAT];
   F d = zero_f(), dmin = zero_f();
   [[maybe_unused]] ApartScales apart(part, panel, k0 / std::max(f.unit, 1));
@@ -113,7 +111,7 @@ void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, 
   }
 }
 
-using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n);
+using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n, int64_t prefetch);
 
 template <int FORMAT>
 constexpr Decode decoder() {
@@ -128,36 +126,46 @@ constexpr std::array<Decode, sizeof...(FORMAT)> decode_table(std::integer_sequen
 }
 constexpr auto kDecoders = decode_table(std::make_integer_sequence<int, kNumFormats>());
 
-// ROWS rows of x (row stride K) times the decoded chunk of kPanelsAtOnce panels, added to acc[panel] [.][L].
-template <int ROWS>
+// ROWS rows of x (row stride K) times the decoded chunk of PANELS panels, added to acc[panel] [.][L].
+template <int ROWS, int PANELS>
 void fma_block(float* const* acc, const float* weights, const float* x, int64_t K, int64_t n) {
-  F y[kPanelsAtOnce][ROWS];
+  F y[PANELS][ROWS];
   NANO_UNROLL
-  for (int p = 0; p < kPanelsAtOnce; ++p) {
+  for (int p = 0; p < PANELS; ++p) {
     NANO_UNROLL
     for (int r = 0; r < ROWS; ++r) y[p][r] = load(acc[p] + r * kLanes);
   }
   for (int64_t k = 0; k < n; ++k) {
-    F w[kPanelsAtOnce];
+    F w[PANELS];
     NANO_UNROLL
-    for (int p = 0; p < kPanelsAtOnce; ++p) w[p] = in_register(load(weights + (p * kChunkK + k) * kLanes));
+    for (int p = 0; p < PANELS; ++p) w[p] = in_register(load(weights + (p * kChunkK + k) * kLanes));
     NANO_UNROLL
     for (int r = 0; r < ROWS; ++r) {
       F xv = set(x[r * K + k]);
       NANO_UNROLL
-      for (int p = 0; p < kPanelsAtOnce; ++p) y[p][r] = fma(w[p], xv, y[p][r]);
+      for (int p = 0; p < PANELS; ++p) y[p][r] = fma(w[p], xv, y[p][r]);
     }
   }
   NANO_UNROLL
-  for (int p = 0; p < kPanelsAtOnce; ++p) {
+  for (int p = 0; p < PANELS; ++p) {
     NANO_UNROLL
     for (int r = 0; r < ROWS; ++r) store(acc[p] + r * kLanes, y[p][r]);
   }
 }
 
-// By log2 of the rows. (A table also because GCC 12 compiles a chain of ?: over these wrongly.)
-constexpr void (*kFmaBlocks[])(float* const*, const float*, const float*, int64_t, int64_t) = {
-    fma_block<1>, fma_block<2>, fma_block<4>};
+// By rows − 1 and panels − 1. (A table also because GCC 12 compiles a chain of ?: over these wrongly.)
+using FmaBlock = void (*)(float* const*, const float*, const float*, int64_t, int64_t);
+constexpr int kRowsAtOnce = 4;
+template <int ROWS, int... I>
+constexpr std::array<FmaBlock, kPanelsAtOnce> blocks_of_rows(std::integer_sequence<int, I...>) {
+  return {fma_block<ROWS, I + 1>...};
+}
+template <int... I>
+constexpr std::array<std::array<FmaBlock, kPanelsAtOnce>, kRowsAtOnce> all_blocks(
+    std::integer_sequence<int, I...>) {
+  return {blocks_of_rows<I + 1>(std::make_integer_sequence<int, kPanelsAtOnce>())...};
+}
+constexpr auto kFmaBlocks = all_blocks(std::make_integer_sequence<int, kRowsAtOnce>());
 
 // In the order of kFormats.
 constexpr void (*kOneRow[])(float* const*, const uint8_t* const*, const float*, int64_t) = {
@@ -175,30 +183,39 @@ bool alike_and_dense(const PanelRef* refs, int count) {
 
 }  // namespace
 
-void fma_panels(const PanelRef* refs, int count, float* weights, float* spare, const float* x, int64_t rows,
-                int64_t K) {
+void fma_panels(const PanelRef* refs, int count, float* weights, const float* x, int64_t rows, int64_t K) {
   float* acc[kPanelsAtOnce];
+  const uint8_t* panels[kPanelsAtOnce];
   for (int p = 0; p < kPanelsAtOnce; ++p) {
-    acc[p] = p < count ? refs[p].acc : spare;  // what a missing panel computes is thrown away
-    std::fill_n(acc[p], rows * kLanes, 0.0f);
+    const PanelRef& ref = refs[p < count ? p : 0];  // fma_one_row does a missing panel's work twice
+    acc[p] = ref.acc, panels[p] = panel_of(ref);
   }
-  if (rows == 1 && alike_and_dense(refs, count)) {
-    const uint8_t* panels[kPanelsAtOnce];
-    for (int p = 0; p < kPanelsAtOnce; ++p) panels[p] = panel_of(refs[p < count ? p : 0]);
+  if (rows == 1 && alike_and_dense(refs, count))
     return kOneRow[refs[0].part->format - kFirstDense](acc, panels, x, K);
-  }
+  for (int p = 0; p < count; ++p) std::fill_n(acc[p], rows * kLanes, 0.0f);
+  // Few rows of a dense matrix wait for memory alone: it must be asked as early as can be. Else the next chunk is asked
+  // for bit by bit, a share with each block of rows, and memory works while we multiply.
+  const bool memory_bound = rows <= 2 * kRowsAtOnce && alike_and_dense(refs, count);
+  const int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
   for (int64_t k0 = 0; k0 < K; k0 += kChunkK) {
     const int64_t n = std::min(kChunkK, K - k0);
+    const uint8_t* next[kPanelsAtOnce] = {};
+    int64_t lines = 0;
     for (int p = 0; p < count; ++p) {
       const PackedPart& part = *refs[p].part;
-      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part, panel_of(refs[p]), k0, n);
+      kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part, panels[p], k0, n,
+                                     memory_bound ? kPrefetch : 0);
+      next[p] = panels[p] + (k0 + n < K ? part.panel_bytes * (k0 + n) / K : part.panel_bytes * count);
+      if (!memory_bound) lines = std::max(lines, part.panel_bytes * kChunkK / K / 64 / blocks + 1);
     }
     for (int64_t m = 0, R; m < rows; m += R) {
+      R = std::min<int64_t>(kRowsAtOnce, rows - m);
       float* block[kPanelsAtOnce];
-      for (int p = 0; p < kPanelsAtOnce; ++p) block[p] = acc[p] + m * kLanes;
-      const int log2_rows = rows - m >= 4 ? 2 : rows - m >= 2 ? 1 : 0;
-      R = int64_t(1) << log2_rows;
-      kFmaBlocks[log2_rows](block, weights, x + m * K + k0, K, n);
+      for (int p = 0; p < count; ++p) {
+        for (int64_t line = 0; line < lines; ++line, next[p] += 64) __builtin_prefetch(next[p]);
+        block[p] = acc[p] + m * kLanes;
+      }
+      kFmaBlocks[size_t(R - 1)][size_t(count - 1)](block, weights, x + m * K + k0, K, n);
     }
   }
 }

@@ -70,15 +70,13 @@ void finish(float* out, const Jobs& jobs, int64_t job, const float* acc, const f
 
 struct WorkerScratch {
   float* acc;      // [kPanelsAtOnce][kChunkRows][L]
-  float* spare;    // [kChunkRows][L]
   float* weights;  // [kPanelsAtOnce][kChunkK][L]
   uint8_t* unpacked;
   static constexpr int64_t kAcc = kChunkRows * kLanes;
-  static constexpr int64_t kFloats = (kPanelsAtOnce + 1) * kAcc + kPanelsAtOnce * kChunkK * kLanes;
+  static constexpr int64_t kFloats = kPanelsAtOnce * kAcc + kPanelsAtOnce * kChunkK * kLanes;
   WorkerScratch(const LinearScratch& s, int32_t worker)
       : acc(s.worker + worker * kFloats),
-        spare(acc + kPanelsAtOnce * kAcc),
-        weights(spare + kAcc),
+        weights(acc + kPanelsAtOnce * kAcc),
         unpacked(s.unpacked + worker * Arena::rounded(unpacked_bytes(s.max_K))) {}
 };
 
@@ -146,7 +144,7 @@ static void do_jobs(float* out, const float* x, int64_t rows, const Jobs& jobs, 
     int num_floats = 0, form = 0;
     auto run_floats = [&] {
       const float* in = jobs.w.forms[size_t(form)].moves() ? scratch.forms[form].moved : x;
-      if (num_floats > 0) fma_panels(floats, num_floats, mine.weights, mine.spare, in, rows, K);
+      if (num_floats > 0) fma_panels(floats, num_floats, mine.weights, in, rows, K);
       num_floats = 0;
     };
     for (int64_t i = 0; i < (last - job) * halves; ++i) {
@@ -178,9 +176,10 @@ void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilo
        row0 += kChunkRows, x += kChunkRows * w.K, out += kChunkRows * jobs.width) {
     const int64_t rows = std::min<int64_t>(kChunkRows, M - row0);
     if (prepares) {
-      team.each((rows + 7) / 8, [&](int64_t begin, int64_t end, int32_t) {
+      team.each((rows + kBlockRows - 1) / kBlockRows, [&](int64_t begin, int64_t end, int32_t) {
         for (size_t i = 0; i < w.forms.size(); ++i)
-          prepare(scratch.forms[i], x, begin * 8, std::min(end * 8, rows), rows, w.K, w.forms[i]);
+          prepare(scratch.forms[i], x, begin * kBlockRows, std::min(end * kBlockRows, rows), rows, w.K,
+                  w.forms[i]);
       });
     }
     team.each(jobs.count, [&](int64_t begin, int64_t end, int32_t worker) {

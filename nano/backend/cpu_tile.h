@@ -7,21 +7,28 @@
 namespace nano {
 namespace {
 
+// Bytes ahead. Hardware prefetch alone leaves 40 % of the bandwidth unused.
+constexpr int64_t kPrefetch = 4096;
+
 // Quad j of a tile: four codes of each row, one byte each.
 template <int FORMAT>
 inline I unpack_quad(const uint8_t* tile, int j) {
   constexpr PanelFormat f = kFormats[FORMAT];
-  auto plane = [&](const uint8_t* p, int width) {
+  // The plane's bits of the quad, moved to bit `to` of each byte.
+  auto plane = [&](const uint8_t* p, int width, int to) {
     I v = load_i(p + (j % width) * 4 * kLanes);
     if (width == 8) return v;
-    if (j / width > 0) v = v >> width * (j / width);
-    return v & set_i(0x01010101 * ((1 << width) - 1));
+    const int from = width * (j / width);
+    v = from > to ? v >> (from - to) : v << (to - from);
+    return v & set_i(int32_t(0x01010101u * (((1u << width) - 1) << to)));
   };
-  I low = plane(tile, f.low);
+  const I low = plane(tile, f.low, 0);
   if constexpr (f.high == 0) return low;
-  // The high plane's bits must land at bit f.low of each byte.
-  return low | plane(tile + f.low * 4 * kLanes, f.high == 0 ? 1 : f.high) << f.low;
+  return low | plane(tile + f.low * 4 * kLanes, f.high == 0 ? 1 : f.high, f.low);
 }
+
+// The same of a single plane of 4 bits, but the upper half of each byte is not cleared: for nibble_to_float.
+inline I nibble_quad(const uint8_t* tile, int j) { return load_i(tile + j % 4 * 4 * kLanes) >> j / 4 * 4; }
 
 // Scale and minimum of one unit for the L rows; two-level ones from d, dmin and the small integers of this tile.
 struct UnitScale {
@@ -34,7 +41,7 @@ inline UnitScale unit_scale(const uint8_t* scales, int unit, F d, F dmin) {
     return {load_f16(scales), f.minimum ? load_f16(scales + (f.minimum ? 2 * kLanes : 0)) : d};
   } else if constexpr (f.minimum && f.unit == 16) {
     I both = load_u8(scales + unit * kLanes);
-    return {d * to_float(both & set_i(15)), dmin * to_float(both >> 4)};
+    return {d * nibble_to_float(both), dmin * nibble_to_float(both >> 4)};
   } else {
     const uint8_t* minima = scales + kTile / f.unit * kLanes;
     F minimum = f.minimum ? dmin * to_float(load_u8(minima + (f.minimum ? unit * kLanes : 0))) : d;

@@ -39,9 +39,6 @@ constexpr int kLanes = NANO_LANES;
 
 using Floats __attribute__((vector_size(4 * kLanes))) = float;
 using Ints __attribute__((vector_size(4 * kLanes))) = int32_t;
-using Halves __attribute__((vector_size(2 * kLanes))) = uint16_t;
-using Bytes __attribute__((vector_size(kLanes))) = uint8_t;
-using SignedBytes __attribute__((vector_size(kLanes))) = int8_t;
 struct F {
   Floats v;
 };
@@ -97,18 +94,14 @@ inline F to_float(I a) { return {__builtin_convertvector(a.v, Floats)}; }
 inline I round_to_i(F a) {
   return bits_of(a + set(math::kRound)) - set_i(int32_t(f32_bits(math::kRound)));
 }  // |a| < 2^22
-inline I load_u8(const void* p) { return {__builtin_convertvector(load_as<Bytes>(p), Ints)}; }
-inline I load_i8(const void* p) { return {__builtin_convertvector(load_as<SignedBytes>(p), Ints)}; }
-inline I load_u16(const void* p) { return {__builtin_convertvector(load_as<Halves>(p), Ints)}; }
-inline F load_bf16(const void* p) { return float_of_bits(load_u16(p) << 16); }
-inline void store_i8(int8_t* p, I a) {  // −128 … 127
-  store_as(p, __builtin_convertvector(a.v, SignedBytes));
-}
 
 }  // namespace
 }  // namespace nano
 
-// fma, min, max, load_f16, store_f16, dot, sum_lanes, max_lane, add_lanes:
+// fma, min, max, load_u8, load_i8, load_u16, store_i8, load_f16, store_f16, nibble_to_float, dot, sum_lanes, max_lane, add_lanes:
+//   load_u8, …            kLanes integers of that width (not by __builtin_convertvector: GCC 12 does it lane by lane)
+//   store_i8              lanes −128 … 127
+//   nibble_to_float(a)    the low four bits of each lane, whatever is above them
 //   dot<WIDE>(acc, w, x)  acc + Σ of four products: a lane of w holds four codes (0 … 255 if WIDE, else 0 … 127), x
 //                         four int8 for all lanes. Wide codes count as code − kDotBias.
 //   sum_lanes(v)          lane i is the sum over the lanes of v[i], in a tree that is the same for all i
@@ -118,6 +111,8 @@ inline void store_i8(int8_t* p, I a) {  // −128 … 127
 
 namespace nano {
 namespace {
+
+inline F load_bf16(const void* p) { return float_of_bits(load_u16(p) << 16); }
 
 // For mathfn.h.
 inline F set_like(F, float x) { return set(x); }

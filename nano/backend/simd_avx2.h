@@ -17,6 +17,16 @@ inline F fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline F min(F a, F b) { return {_mm256_min_ps(a.v, b.v)}; }
 inline F max(F a, F b) { return {_mm256_max_ps(a.v, b.v)}; }
 
+inline I load_u8(const void* p) { return {Ints(_mm256_cvtepu8_epi32(_mm_loadu_si64(p)))}; }
+inline I load_i8(const void* p) { return {Ints(_mm256_cvtepi8_epi32(_mm_loadu_si64(p)))}; }
+inline I load_u16(const void* p) {
+  return {Ints(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))))};
+}
+inline void store_i8(int8_t* p, I a) {
+  const __m256i v = __m256i(a.v);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storeu_si64(p, _mm_packs_epi16(words, words));
+}
 inline F load_f16(const void* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
@@ -37,6 +47,8 @@ inline int32_t max_lane(I a) {
 inline int32_t add_lanes(I a) {
   return fold(__m256i(a.v), [](__m128i x, __m128i y) { return _mm_add_epi32(x, y); });
 }
+
+inline F nibble_to_float(I a) { return to_float(a & set_i(15)); }
 
 constexpr int kDotBias = 0;
 #if defined(__AVXVNNI__)

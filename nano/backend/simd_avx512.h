@@ -14,6 +14,18 @@ inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F min(F a, F b) { return {_mm512_maskz_min_ps(0xffff, a.v, b.v)}; }
 inline F max(F a, F b) { return {_mm512_maskz_max_ps(0xffff, a.v, b.v)}; }
 
+inline I load_u8(const void* p) {
+  return {Ints(_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(static_cast<const __m128i*>(p))))};
+}
+inline I load_i8(const void* p) {
+  return {Ints(_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(static_cast<const __m128i*>(p))))};
+}
+inline I load_u16(const void* p) {
+  return {Ints(_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(static_cast<const __m256i*>(p))))};
+}
+inline void store_i8(int8_t* p, I a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(0xffff, __m512i(a.v)));
+}
 inline F load_f16(const void* p) {
   return {_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
@@ -33,6 +45,12 @@ inline int32_t fold(I a, Combine combine) {
 inline int32_t max_lane(I a) { return fold(a, max_i); }
 inline int32_t add_lanes(I a) {
   return fold(a, [](I x, I y) { return x + y; });
+}
+
+// vpermps looks at the low four bits of an index only.
+inline F nibble_to_float(I a) {
+  const Floats codes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return {_mm512_maskz_permutexvar_ps(0xffff, __m512i(a.v), codes)};
 }
 
 constexpr int kDotBias = 0;

@@ -14,6 +14,17 @@ inline F fma(F a, F b, F c) {
 inline F min(F a, F b) { return {a.v < b.v ? a.v : b.v}; }
 inline F max(F a, F b) { return {a.v > b.v ? a.v : b.v}; }
 
+template <class T>
+inline I load_integers(const void* p) {
+  const auto* v = static_cast<const Unaligned<T>*>(p);
+  return {Ints{v[0].value, v[1].value, v[2].value, v[3].value}};
+}
+inline I load_u8(const void* p) { return load_integers<uint8_t>(p); }
+inline I load_i8(const void* p) { return load_integers<int8_t>(p); }
+inline I load_u16(const void* p) { return load_integers<uint16_t>(p); }
+inline void store_i8(int8_t* p, I a) {
+  for (int i = 0; i < kLanes; ++i) p[i] = int8_t(a.v[i]);
+}
 inline F load_f16(const void* p) {
   F x;
   for (int i = 0; i < kLanes; ++i) x.v[i] = load_f32(p, DType::f16, i);
@@ -31,6 +42,8 @@ inline int32_t add_lanes(I a) {
   for (int i = 1; i < kLanes; ++i) a.v[0] += a.v[i];
   return a.v[0];
 }
+
+inline F nibble_to_float(I a) { return to_float(a & set_i(15)); }
 
 constexpr int kDotBias = 0;
 template <bool WIDE>
