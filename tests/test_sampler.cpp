@@ -37,10 +37,9 @@ SamplingParams greedy() {
   return p;
 }
 
-std::vector<float> probs_of(const std::vector<float>& logits, const SamplingParams& p) {
-  std::vector<float> probs;
-  filtered_probs(logits, p, probs);
-  return probs;
+std::vector<float> probs_of(std::vector<float> row, const SamplingParams& p) {
+  filter_to_probs(row, p);
+  return row;
 }
 
 SampledToken sample_copy(std::vector<float> logits, const SamplingParams& p, const SamplerContext& c = {}) {

@@ -100,13 +100,13 @@ constexpr int kDraws = 20000;
 
 }  // namespace
 
-TEST_CASE("filtered_probs equals the naive sampler on random rows with ties and masks") {
+TEST_CASE("filter_to_probs equals the naive sampler on random rows with ties and masks") {
   for (unsigned seed = 0; seed < 4000; ++seed) {
     std::mt19937 rng(seed);
     const std::vector<float> logits = random_logits(rng);
     const SamplingParams params = random_filters(rng);
-    std::vector<float> probs;
-    filtered_probs(logits, params, probs);
+    std::vector<float> probs = logits;
+    filter_to_probs(probs, params);
     const std::vector<double> expected = naive_probs(logits, params);
     REQUIRE(probs.size() == expected.size());
     double worst = 0, sum = 0;
@@ -128,15 +128,16 @@ TEST_CASE("filtered_probs equals the naive sampler on random rows with ties and 
   }
 }
 
-TEST_CASE("filtered_probs on a row as long as a real vocabulary") {
+TEST_CASE("filter_to_probs on a row as long as a real vocabulary") {
   std::mt19937 rng(7);
   std::normal_distribution<float> normal(0.0f, 2.0f);
-  std::vector<float> logits(20000), probs;
+  std::vector<float> logits(20000);
   for (float& x : logits) x = std::round(normal(rng) * 64) / 64;  // ties
   SamplingParams params;
   params.top_k = 3000;
   params.top_p = 0.83f;
-  filtered_probs(logits, params, probs);
+  std::vector<float> probs = logits;
+  filter_to_probs(probs, params);
   const std::vector<double> expected = naive_probs(logits, params);
   int kept = 0, different = 0;
   for (size_t i = 0; i < probs.size(); ++i) {
@@ -210,8 +211,8 @@ TEST_CASE("sample follows the filtered probabilities") {
   SamplingParams params;
   params.temperature = 0.8f;
   params.top_k = 5;
-  std::vector<float> probs;
-  filtered_probs(logits, params, probs);
+  std::vector<float> probs = logits;
+  filter_to_probs(probs, params);
   const auto count = count_tokens(7, kDraws, [&](int i) {
     std::vector<float> row = logits;
     SamplerContext context;
@@ -231,6 +232,22 @@ TEST_CASE("P4 a key gives its token whatever was drawn before, and whatever the 
   std::vector<float> padded = kProbs;
   padded.resize(1000, 0.0f);
   for (int i = 0; i < n; ++i) CHECK(draw(padded, {uint64_t(i % 3), uint32_t(i)}) == forward[i]);
+}
+
+TEST_CASE("draw finds its token in a long row as by a walk from the front") {
+  std::mt19937 rng(3);
+  std::vector<float> probs(20000);
+  for (float& p : probs) p = rng() % 3 == 0 ? float(rng() % 1000) : 0.0f;
+  std::fill(probs.begin() + 15000, probs.end(), 0.0f);
+  for (uint32_t i = 0; i < 300; ++i) {
+    double sum = 0, passed = 0;
+    for (float p : probs) sum += p;  // whole numbers: exact in any order
+    const double target = random_uniform({8, i}, 0) * sum;
+    size_t at = 0;
+    while ((passed += probs[at]) <= target) ++at;
+    CHECK(draw(probs, {8, i}) == int32_t(at));
+  }
+  CHECK(draw(std::vector<float>(9000, 0.0f), {1, 1}) == -1);
 }
 
 TEST_CASE("draws differ between positions and between seeds") {

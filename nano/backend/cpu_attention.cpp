@@ -1,8 +1,10 @@
 #include "backend/cpu_attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "backend/simd.h"  // F, load, fma, …
 #include "base/error.h"    // NANO_CHECK
@@ -127,23 +129,42 @@ void score_block(float* scores, const float* q, const float* rows, int64_t Dp, f
   store(scores, sum_lanes(dot) * set(scale));
 }
 
-// acc[0 … N·L) += Σ p[t] · rows[t], t ascending.
-template <int N>
-void add_rows(float* acc, const float* p, const float* rows, int32_t n) {
-  F a[N];
+// For QUERIES queries: acc[0 … N·L) += Σ p[t] · rows[t], t ascending. What is loaded serves all of them.
+template <int QUERIES, int N>
+void add_rows(float* acc, int64_t Dp, const float* p, const float* rows, int32_t n) {
+  F a[QUERIES][N];
   NANO_UNROLL
-  for (int i = 0; i < N; ++i) a[i] = load(acc + i * kLanes);
-  for (int32_t t = 0; t < n; ++t) {
-    F pt = set(p[t]);
+  for (int q = 0; q < QUERIES; ++q) {
     NANO_UNROLL
-    for (int i = 0; i < N; ++i) a[i] = fma(pt, load(rows + (i * kSub + t) * kLanes), a[i]);
+    for (int i = 0; i < N; ++i) a[q][i] = load(acc + q * Dp + i * kLanes);
+  }
+  for (int32_t t = 0; t < n; ++t) {
+    F row[N];
+    NANO_UNROLL
+    for (int i = 0; i < N; ++i) row[i] = load(rows + (i * kSub + t) * kLanes);
+    NANO_UNROLL
+    for (int q = 0; q < QUERIES; ++q) {
+      const F pt = set(p[q * kSpan + t]);
+      NANO_UNROLL
+      for (int i = 0; i < N; ++i) a[q][i] = fma(pt, row[i], a[q][i]);
+    }
   }
   NANO_UNROLL
-  for (int i = 0; i < N; ++i) store(acc + i * kLanes, a[i]);
+  for (int q = 0; q < QUERIES; ++q) {
+    NANO_UNROLL
+    for (int i = 0; i < N; ++i) store(acc + q * Dp + i * kLanes, a[q][i]);
+  }
 }
 
-constexpr void (*kAddRows[])(float*, const float*, const float*, int32_t) = {
-    add_rows<1>, add_rows<2>, add_rows<4>, add_rows<8>};  // by log2 of N
+// By queries − 1 and log2 of N.
+constexpr int kQueriesAtOnce = kRegisters >= 32 ? 4 : 2, kMaxLog2N = 2;
+using AddRows = void (*)(float*, int64_t, const float*, const float*, int32_t);
+template <int... I>
+constexpr std::array<std::array<AddRows, kMaxLog2N + 1>, kQueriesAtOnce> add_rows_table(
+    std::integer_sequence<int, I...>) {
+  return {{{add_rows<I + 1, 1>, add_rows<I + 1, 2>, add_rows<I + 1, 4>}...}};
+}
+constexpr auto kAddRows = add_rows_table(std::make_integer_sequence<int, kQueriesAtOnce>());
 
 // scores[lo … hi) become exp(score − max). Returns the maximum and the sum in 16 parts by t mod 16.
 void softmax_span(float* scores, Visible see, float& max_out, float& sum_out) {
@@ -182,23 +203,29 @@ void attend_span(State& result, const Op& op, const Item& item, int32_t span, co
                 hi = visible(op, tile.position0 + tile.rows - 1, span).hi;
   const int64_t Q = tile.rows * op.group;
   auto seen_by = [&](int64_t query) { return visible(op, tile.position0 + int32_t(query / op.group), span); };
-  // For each query, positions [a, b) of the rows that are at hand.
+  // For groups of up to kQueriesAtOnce queries: the positions [a, b) that all of them see of the rows at hand.
   auto each_pass = [&](const void* cache, auto&& use) {
     for (int32_t t0 = lo / kSub * kSub; t0 < hi; t0 += kSub) {
       const int32_t from = std::max(t0, lo), to = std::min(t0 + kSub, hi);
       gather(mine.rows + (from - t0) * kLanes, cache, op, table, item.kv_head, base + from, base + to,
              base + hi);
-      for (int64_t i = 0; i < Q; ++i) {
+      auto seen_of_rows = [&](int64_t i) -> Visible {
         const Visible see = seen_by(i);
-        const int32_t a = std::max(from, see.lo), b = std::min(to, see.hi);
-        if (a < b) use(i, t0, a, b);
+        return {std::max(from, see.lo), std::min(to, see.hi)};
+      };
+      for (int64_t i = 0, n; i < Q; i += n) {
+        const auto [a, b] = seen_of_rows(i);
+        for (n = 1; n < kQueriesAtOnce && i + n < Q; ++n)
+          if (const Visible next = seen_of_rows(i + n); next.lo != a || next.hi != b) break;
+        if (a < b) use(i, n, t0, a, b);
       }
     }
   };
-  each_pass(op.kv.k, [&](int64_t i, int32_t t0, int32_t a, int32_t b) {
-    for (int32_t t = a / kLanes * kLanes; t < b; t += kLanes)
-      score_block(mine.scores + i * kSpan + t, mine.queries + i * op.Dp, mine.rows + (t - t0) * kLanes, op.Dp,
-                  op.shape.scale);
+  each_pass(op.kv.k, [&](int64_t first, int64_t n, int32_t t0, int32_t a, int32_t b) {
+    for (int64_t i = first; i < first + n; ++i)
+      for (int32_t t = a / kLanes * kLanes; t < b; t += kLanes)
+        score_block(mine.scores + i * kSpan + t, mine.queries + i * op.Dp, mine.rows + (t - t0) * kLanes,
+                    op.Dp, op.shape.scale);
   });
   for (int64_t i = 0; i < Q; ++i) {
     result.sum[i] = 0;
@@ -206,12 +233,12 @@ void attend_span(State& result, const Op& op, const Item& item, int32_t span, co
     if (see.lo < see.hi) softmax_span(mine.scores + i * kSpan, see, result.max[i], result.sum[i]);
   }
   std::fill_n(result.acc, Q * op.Dp, 0.0f);
-  each_pass(op.kv.v, [&](int64_t i, int32_t t0, int32_t a, int32_t b) {
-    const float *p = mine.scores + i * kSpan + a, *rows = mine.rows + (a - t0) * kLanes;
-    float* acc = result.acc + i * op.Dp;
+  each_pass(op.kv.v, [&](int64_t first, int64_t queries, int32_t t0, int32_t a, int32_t b) {
+    const float *p = mine.scores + first * kSpan + a, *rows = mine.rows + (a - t0) * kLanes;
+    float* acc = result.acc + first * op.Dp;
     for (int64_t left = op.Dp / kLanes; left > 0;) {
-      const int log2_n = left >= 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
-      kAddRows[log2_n](acc, p, rows, b - a);
+      const int log2_n = left >= 4 ? 2 : left >= 2 ? 1 : 0;
+      kAddRows[size_t(queries - 1)][size_t(log2_n)](acc, op.Dp, p, rows, b - a);
       const int64_t n = int64_t(1) << log2_n;
       acc += n * kLanes, rows += n * kSub * kLanes, left -= n;
     }

@@ -20,8 +20,8 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 bool has_logit(int32_t id, std::span<const float> logits) { return id >= 0 && id < int64_t(logits.size()); }
 
-// use(i mod kLanes, logits[i]) for all i.
-constexpr size_t kLanes = 16;
+// use(i mod kLanes, x[i]) for all i. So many lanes that compilers keep the inner loop, and make vectors of it.
+constexpr size_t kLanes = 256;
 template <class Use>
 void for_lanes(std::span<const float> x, Use use) {
   size_t i = 0;
@@ -67,19 +67,21 @@ float kth_largest(std::span<const float> logits, int32_t k) {
 
 // top_p: the tokens in ascending order are dropped while their cumulative weight is ≤ (1 - top_p)·sum. Seen from
 // the other end: the best are kept until they weigh top_p·sum. Returns the weight that stays.
-double keep_nucleus(std::vector<float>& weights, double sum, double top_p) {
+double keep_nucleus(std::span<float> weights, double sum, double top_p) {
   // However many tokens weigh less than this, together they are within the mass to drop: no need to sort them.
   const double surely_dropped = (1.0 - top_p) * sum / double(weights.size());
   std::vector<std::pair<float, int32_t>>
       best_first;  // (-weight, id): the pair's own order is the one we want
   for (size_t i = 0; i < weights.size(); ++i)
     if (weights[i] >= surely_dropped) best_first.emplace_back(-weights[i], int32_t(i));
-  std::sort(best_first.begin(), best_first.end());
+  std::make_heap(best_first.begin(), best_first.end(), std::greater<>());  // not sorted: most are never taken
 
   std::fill(weights.begin(), weights.end(), 0.0f);
   double kept = 0;
-  for (const auto& [minus_weight, id] : best_first) {
-    if (kept >= top_p * sum) break;
+  while (kept < top_p * sum && !best_first.empty()) {
+    std::pop_heap(best_first.begin(), best_first.end(), std::greater<>());
+    const auto [minus_weight, id] = best_first.back();
+    best_first.pop_back();
     weights[id] = -minus_weight;
     kept -= minus_weight;
   }
@@ -89,21 +91,23 @@ double keep_nucleus(std::vector<float>& weights, double sum, double top_p) {
 }  // namespace
 
 int32_t argmax(std::span<const float> logits) {
-  // In lanes, so that the compiler makes vectors of it; then the first place of the maximum.
   float lane[kLanes];
+  uint32_t finite[kLanes];
   std::fill_n(lane, kLanes, kMasked);
-  bool finite = true;
+  std::fill_n(finite, kLanes, 1u);
   for_lanes(logits, [&](size_t l, float x) {
     lane[l] = x > lane[l] ? x : lane[l];
-    finite &= x <= FLT_MAX;  // false for NaN
+    finite[l] &= x <= FLT_MAX;  // false for NaN
   });
   const float largest = *std::max_element(lane, lane + kLanes);
-  if (!finite || largest == kMasked) return -1;
+  if (largest == kMasked || std::count(finite, finite + kLanes, 0u) > 0) return -1;
   return int32_t(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
-void apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
+bool apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
                           const SamplerContext& context) {
+  const bool masks_stop = int64_t(context.output.size()) < params.min_tokens && !context.stop_ids.empty();
+  if (params.allowed_token_ids.empty() && params.logit_bias.empty() && !masks_stop) return false;
   if (!params.allowed_token_ids.empty()) {
     std::vector<std::pair<int32_t, float>> allowed;
     for (int32_t id : params.allowed_token_ids)
@@ -111,17 +115,18 @@ void apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
     std::fill(logits.begin(), logits.end(), kMasked);
     for (const auto& [id, logit] : allowed) logits[id] = logit;
   }
-  if (int64_t(context.output.size()) < params.min_tokens)
+  if (masks_stop)
     for (int32_t id : context.stop_ids)
       if (has_logit(id, logits)) logits[id] = kMasked;
   for (const auto& [id, bias] : params.logit_bias)
     if (has_logit(id, logits)) logits[id] += bias;
+  return true;
 }
 
-void apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context) {
+bool apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context) {
   const float repetition = params.repetition_penalty;
   const float frequency = params.frequency_penalty, presence = params.presence_penalty;
-  if (repetition == 1.0f && frequency == 0.0f && presence == 0.0f) return;
+  if (repetition == 1.0f && frequency == 0.0f && presence == 0.0f) return false;
 
   // [V] times in the output; -1 = not in the past, or dealt with.
   std::vector<int32_t> count(logits.size(), -1);
@@ -139,14 +144,15 @@ void apply_penalties(std::span<float> logits, const SamplingParams& params, cons
       if (count[id] > 0) logit -= presence;
       count[id] = -1;  // each distinct token once
     }
+  return true;
 }
 
-void filtered_probs(std::span<const float> logits, const SamplingParams& params, std::vector<float>& probs) {
+void filter_to_probs(std::span<float> logits, const SamplingParams& params) {
   const int32_t best = argmax(logits);
-  NANO_CHECK(best >= 0, "filtered_probs needs a row that has a largest logit");
-  probs.assign(logits.size(), 0.0f);
+  NANO_CHECK(best >= 0, "filter_to_probs needs a row that has a largest logit");
   if (params.greedy()) {
-    probs[best] = 1.0f;
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    logits[best] = 1.0f;
     return;
   }
   // Weights relative to the best token: it has exactly 1, nothing overflows, and min_p is a plain threshold.
@@ -154,29 +160,37 @@ void filtered_probs(std::span<const float> logits, const SamplingParams& params,
   const bool has_top_k = params.top_k > 0 && params.top_k < int64_t(logits.size());
   const float lowest = has_top_k ? kth_largest(logits, params.top_k) : kMasked;
   const float most = logits[best], inverse = 1.0f / params.temperature, min_p = params.min_p;
-  const float* in = logits.data();
-  float* out = probs.data();
-  for (size_t i = 0, n = logits.size(); i < n; ++i) {
-    const float weight = exp_approx((in[i] - most) * inverse);
-    out[i] = ((in[i] >= lowest) & (weight >= min_p)) ? weight : 0.0f;  // & not &&: no branch, so vectors
+  for (float& x : logits) {
+    const float weight = exp_approx((x - most) * inverse);
+    x = ((x >= lowest) & (weight >= min_p)) ? weight : 0.0f;  // & not &&: no branch, so vectors
   }
-  double sum = sum_of(probs);
-  if (params.top_p < 1.0f) sum = keep_nucleus(probs, sum, params.top_p);
+  double sum = sum_of(logits);
+  if (params.top_p < 1.0f) sum = keep_nucleus(logits, sum, params.top_p);
   const auto scale = float(1.0 / sum);
-  for (float& p : probs) p *= scale;
+  for (float& p : logits) p *= scale;
 }
 
 int32_t draw(std::span<const float> probs, RngKey key) {
-  const double target = random_uniform(key, 0) * sum_of(probs);
-  double passed = 0;
-  int32_t last = -1;  // the sums' rounding may leave the target behind all tokens
-  for (size_t i = 0; i < probs.size(); ++i) {
-    if (!(probs[i] > 0)) continue;
-    last = int32_t(i);
-    passed += probs[i];
-    if (passed > target) break;
+  constexpr size_t kPiece = 4096;  // walked through only if the target is in it
+  auto piece = [&](size_t at) { return probs.subspan(at, std::min(kPiece, probs.size() - at)); };
+  double sum = 0;
+  for (size_t at = 0; at < probs.size(); at += kPiece) sum += sum_of(piece(at));
+
+  double left = random_uniform(key, 0) * sum;  // the target, less what was passed
+  for (size_t at = 0; at < probs.size(); at += kPiece) {
+    if (const double weight = sum_of(piece(at)); weight <= left) {
+      left -= weight;
+      continue;
+    }
+    for (size_t i = at; i < at + piece(at).size(); ++i) {
+      if (probs[i] > left) return int32_t(i);
+      left -= std::max(probs[i], 0.0f);
+    }
   }
-  return last;
+  // The sums' rounding left the target behind all tokens: the last that can be.
+  for (size_t i = probs.size(); i-- > 0;)
+    if (probs[i] > 0) return int32_t(i);
+  return -1;
 }
 
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int32_t id, int32_t k) {
@@ -207,21 +221,20 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int32_t id
 }
 
 SampledToken sample(std::span<float> logits, const SamplingParams& params, const SamplerContext& context) {
-  if (argmax(logits) < 0) return failed(what_is_wrong(logits));  // before a mask can hide it
+  SampledToken result;
+  result.id = argmax(logits);
+  if (result.id < 0) return failed(what_is_wrong(logits));  // before a mask can hide it
   std::vector<float> raw;
   if (params.logprobs) raw.assign(logits.begin(), logits.end());
 
-  apply_masks_and_bias(logits, params, context);
-  apply_penalties(logits, params, context);
-  SampledToken result;
-  result.id = argmax(logits);
+  const bool masked = apply_masks_and_bias(logits, params, context);
+  if (apply_penalties(logits, params, context) || masked) result.id = argmax(logits);
   if (result.id < 0)
     return failed("no token can be chosen after allowed_token_ids, min_tokens, logit_bias and penalties: " +
                   what_is_wrong(logits));
   if (!params.greedy()) {
-    thread_local std::vector<float> probs;  // kept: a step allocates nothing as long as the vocabulary
-    filtered_probs(logits, params, probs);
-    result.id = draw(probs, context.key);
+    filter_to_probs(logits, params);
+    result.id = draw(logits, context.key);
   }
   if (params.logprobs) result.logprobs = top_logprobs(raw, result.id, *params.logprobs);
   return result;

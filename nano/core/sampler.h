@@ -39,13 +39,14 @@ SampledToken sample(std::span<float> logits, const SamplingParams& params, const
 SampledToken sample_argmax(std::span<const float> logits, const SamplingParams& params);
 
 // The pieces, in the order above; public because lessons and tests look at each.
-// An id outside [0, V) has no logit here (the padded vocabulary was cut off) and is passed over.
-void apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
+// An id outside [0, V) has no logit here (the padded vocabulary was cut off) and is passed over. The first two return
+// whether they had anything to do.
+bool apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
                           const SamplerContext& context);
-void apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context);
-// Probabilities after temperature, min_p, top_k and top_p: [V], 0 for tokens cut away, sums to 1. A greedy row
-// has its 1 at the argmax. REQUIRES argmax(logits) ≥ 0.
-void filtered_probs(std::span<const float> logits, const SamplingParams& params, std::vector<float>& probs);
+bool apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context);
+// In place, the probabilities after temperature, min_p, top_k and top_p: 0 for tokens cut away, the sum is 1. A greedy
+// row has its 1 at the argmax. REQUIRES argmax(logits) ≥ 0.
+void filter_to_probs(std::span<float> logits, const SamplingParams& params);
 // The largest logit; -1 for a row of rule 1.
 int32_t argmax(std::span<const float> logits);
 // A token in proportion to `probs` (they need not sum to 1), -1 if none is above 0. It uses draw number 0 of the key:
