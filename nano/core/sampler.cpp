@@ -30,10 +30,10 @@ void for_lanes(std::span<const float> x, Use use) {
   for (; i < x.size(); ++i) use(i % kLanes, x[i]);
 }
 
-// Σ x in an order that depends on nothing; what is not above 0 does not count.
+// Σ x in an order that depends on nothing.
 double sum_of(std::span<const float> x) {
   double lane[kLanes] = {};
-  for_lanes(x, [&](size_t l, float v) { lane[l] += v > 0 ? v : 0; });
+  for_lanes(x, [&](size_t l, float v) { lane[l] += v; });
   return std::accumulate(lane, lane + kLanes, 0.0);
 }
 
@@ -184,7 +184,7 @@ int32_t draw(std::span<const float> probs, RngKey key) {
     }
     for (size_t i = at; i < at + piece(at).size(); ++i) {
       if (probs[i] > left) return int32_t(i);
-      left -= std::max(probs[i], 0.0f);
+      left -= probs[i];
     }
   }
   // The sums' rounding left the target behind all tokens: the last that can be.

@@ -49,7 +49,7 @@ bool apply_penalties(std::span<float> logits, const SamplingParams& params, cons
 void filter_to_probs(std::span<float> logits, const SamplingParams& params);
 // The largest logit; -1 for a row of rule 1.
 int32_t argmax(std::span<const float> logits);
-// A token in proportion to `probs` (they need not sum to 1), -1 if none is above 0. It uses draw number 0 of the key:
+// A token in proportion to `probs` (≥ 0; they need not sum to 1), -1 if none is above 0. It uses draw number 0 of the key:
 // whoever needs other random numbers at this position takes others.
 int32_t draw(std::span<const float> probs, RngKey key);
 // log p of `id` first, then of the k most likely (k = -1: all) without repeating `id`, from raw logits: k or k + 1
