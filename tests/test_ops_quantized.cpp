@@ -251,6 +251,10 @@ TEST_CASE("descriptions that contradict themselves are refused by name") {
   refused("another order", [](QuantLinear& w) { w.rope_interleaved_dim = 8; });
   refused("two-level", [](QuantLinear& w) { w.super_group = 256; });
   refused("offsets", [](QuantLinear& w) { w.offset = Offset::minimum; });
+  refused("offsets", [](QuantLinear& w) { w.offset = Offset::none, w.zeros = nullptr, w.zero = 8; });
+  refused("offsets", [](QuantLinear& w) {
+    w.offset = Offset::minimum, w.minima = w.scales, w.zeros = nullptr, w.zero = 8;
+  });
   refused("scales of type int8", [](QuantLinear& w) { w.dtype = DType::i8; });
   refused("another length", [](QuantLinear& w) { w.permutation = {1, 0}; });
   refused("repeats", [](QuantLinear& w) { w.permutation.assign(64, 0); });
