@@ -6,10 +6,12 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "catch.h"
 #include "quant/linear.h"
 
 namespace nano_test {
@@ -33,6 +35,12 @@ inline const std::vector<FormatCase>& all_formats() {
       {Source::q6_k, {}, 256, 210, {208}},
   };
   return cases;
+}
+
+inline const FormatCase& format_of(Source source, DType dtype = {}) {  // dtype: dense only
+  for (const FormatCase& f : all_formats())
+    if (f.source == source && f.dtype == dtype) return f;
+  throw std::invalid_argument("a format that all_formats() has not");
 }
 
 struct Random {
@@ -129,8 +137,13 @@ inline int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
   return n;
 }
 
-inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t threads, Limits limits) {
-  auto backend = make_cpu_backend(activations, threads);
+// Numbers of workers that must give the same bits. With 8 most ranges are a single panel or span, or empty.
+constexpr int32_t kWorkers[] = {1, 2, 3, 5, 8};
+
+// Has just so many workers, however few cores there are: else a test compares one worker with itself.
+inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t workers, Limits limits) {
+  auto backend = make_cpu_backend(activations, workers, /*exact_threads=*/true);
+  REQUIRE(backend->describe().find("cpu: " + std::to_string(workers) + " thread") == 0);
   backend->reserve(limits);
   return backend;
 }
