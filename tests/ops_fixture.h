@@ -6,10 +6,12 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "catch.h"
 #include "quant/linear.h"
 
 namespace nano_test {
@@ -33,6 +35,12 @@ inline const std::vector<FormatCase>& all_formats() {
       {Source::q6_k, {}, 256, 210, {208}},
   };
   return cases;
+}
+
+inline const FormatCase& format_of(Source source, DType dtype = {}) {  // dtype: dense only
+  for (const FormatCase& f : all_formats())
+    if (f.source == source && f.dtype == dtype) return f;
+  throw std::invalid_argument("a format that all_formats() has not");
 }
 
 struct Random {
@@ -64,6 +72,71 @@ inline QuantLinear random_matrix(const FormatCase& f, int64_t N, int64_t K, uint
                       : describe_blocks("test.weight", bytes->data(), int64_t(bytes->size()), f.source, N, K);
   w.owned = bytes;
   return w;
+}
+
+// What a matrix of Source::arrays may be made of.
+struct Field {
+  Code code;
+  int bits;
+  Offset offset;
+  bool zeros;  // a zero point per row and group
+};
+constexpr Field kFields[] = {
+    {Code::unsigned_bits, 2, Offset::integer, true},
+    {Code::unsigned_bits, 2, Offset::minimum, false},
+    {Code::unsigned_bits, 3, Offset::integer, false},
+    {Code::unsigned_bits, 3, Offset::integer, true},
+    {Code::unsigned_bits, 3, Offset::minimum, false},
+    {Code::unsigned_bits, 4, Offset::integer, false},
+    {Code::unsigned_bits, 4, Offset::integer, true},
+    {Code::unsigned_bits, 4, Offset::minimum, false},
+    {Code::unsigned_bits, 5, Offset::integer, true},
+    {Code::unsigned_bits, 5, Offset::minimum, false},
+    {Code::unsigned_bits, 6, Offset::integer, true},
+    {Code::unsigned_bits, 6, Offset::minimum, false},
+    {Code::unsigned_bits, 8, Offset::integer, true},
+    {Code::unsigned_bits, 8, Offset::minimum, false},
+    {Code::int8, 8, Offset::none, false},
+    {Code::e4m3, 8, Offset::none, false},
+};
+constexpr Field kInt4{Code::unsigned_bits, 4, Offset::integer, true},
+    kInt8{Code::int8, 8, Offset::none, false}, kE4m3{Code::e4m3, 8, Offset::none, false};
+
+// Bytes: codes [N, K], then scales, minima and zeros [rows of scales, groups].
+inline QuantLinear synthetic(const Field& f, int64_t N, int64_t K, int64_t group, DType scale,
+                             int64_t rows_per_scale, Random& random) {
+  QuantLinear w;
+  w.name = "test.weight";
+  w.N = N, w.K = K, w.group = group, w.dtype = scale, w.row_bytes = K, w.rows_per_scale = rows_per_scale;
+  w.source = Source::arrays;
+  w.code = f.code, w.bits = f.bits, w.offset = f.offset;
+  const int64_t values = (N + rows_per_scale - 1) / rows_per_scale * w.num_groups(),
+                size = dtype_bytes(scale);
+  auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(N * K + values * (2 * size + 1)));
+  uint8_t *codes = bytes->data(), *scales = codes + N * K, *minima = scales + values * size,
+          *zeros = minima + values * size;
+  for (int64_t i = 0; i < N * K; ++i) {
+    codes[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
+    if (f.code == Code::e4m3 && (codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
+  }
+  for (int64_t i = 0; i < values; ++i) {
+    store_f32(scales, scale, i, 0.05f * random.normal());
+    store_f32(minima, scale, i, 0.3f * random.normal());
+    zeros[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
+  }
+  w.data = codes, w.scales = scales;
+  if (f.offset == Offset::minimum) w.minima = minima;
+  if (f.zeros) w.zeros = zeros;
+  if (f.offset == Offset::integer && !f.zeros) w.zero = 1 << (f.bits - 1);
+  w.owned = bytes;
+  return w;
+}
+
+inline std::vector<int32_t> shuffled(int64_t K, Random& random) {
+  std::vector<int32_t> order(static_cast<size_t>(K));
+  for (int64_t k = 0; k < K; ++k) order[size_t(k)] = int32_t(k);
+  std::shuffle(order.begin(), order.end(), random.engine);
+  return order;
 }
 
 // Rounding of Σ w·x in one chain, against another order of summing: partial sums grow like √k, each is rounded to
@@ -129,8 +202,13 @@ inline int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
   return n;
 }
 
-inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t threads, Limits limits) {
-  auto backend = make_cpu_backend(activations, threads);
+// Numbers of workers that must give the same bits. With 8 most ranges are a single panel or span, or empty.
+constexpr int32_t kWorkers[] = {1, 2, 3, 5, 8};
+
+// Has just so many workers, however few cores there are: else a test compares one worker with itself.
+inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t workers, Limits limits) {
+  auto backend = make_cpu_backend(activations, workers, /*exact_threads=*/true);
+  REQUIRE(backend->describe().find("cpu: " + std::to_string(workers) + " thread") == 0);
   backend->reserve(limits);
   return backend;
 }

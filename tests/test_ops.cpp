@@ -15,7 +15,7 @@ constexpr double kEps = 1.2e-7;
 
 struct Both {
   std::unique_ptr<Backend> ref = make_ref_backend(ActivationDtype::float32);
-  std::unique_ptr<Backend> cpu = make_cpu_backend(ActivationDtype::float32, 2);
+  std::unique_ptr<Backend> cpu = make_cpu_backend(ActivationDtype::float32, 3, /*exact_threads=*/true);
 };
 
 // Largest |a − b| / (|b| + size); NaN if there is one.

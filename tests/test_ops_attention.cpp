@@ -83,8 +83,8 @@ struct Problem {
   }
 };
 
-std::unique_ptr<Backend> cpu_for(const Problem& p, int32_t threads) {
-  return cpu_backend(ActivationDtype::float32, threads, p.limits());
+std::unique_ptr<Backend> cpu_for(const Problem& p, int32_t workers) {
+  return cpu_backend(ActivationDtype::float32, workers, p.limits());
 }
 
 // Values are averages of N(0,1) numbers: errors are eps times the sums behind them, √D for the dot and √t for the rest.
@@ -109,7 +109,7 @@ TEST_CASE("attention equals ref: heads, head sizes, windows, cache types, prefil
   };
   for (const Case& c : cases) {
     Problem p(c, {300, 1, 520, 257}, {0, 1, 2, 3});
-    auto ref = make_ref_backend(ActivationDtype::float32), cpu = cpu_for(p, 2);
+    auto ref = make_ref_backend(ActivationDtype::float32), cpu = cpu_for(p, 3);
     const std::vector<int32_t> rows = {1, 1, 9, 33};
     CAPTURE(c.H, c.KVH, c.D, c.window, dtype_name(c.dtype), c.B);
     const std::vector<float> expected = p.run(*ref, rows), got = p.run(*cpu, rows);
@@ -136,18 +136,21 @@ TEST_CASE("attention has the same bits for every block size and one contiguous b
   }
 }
 
-TEST_CASE("attention has the same bits alone and among neighbours, with 1 and 2 threads") {
+TEST_CASE("attention has the same bits alone and among neighbours, whatever the number of workers") {
   Case c;
   c.dtype = DType::f16;
   Problem alone(c, {900}, {7}), crowd(c, {3, 900, 260, 515}, {1, 7, 2, 3});
   const std::vector<float> expected = alone.run(*cpu_for(alone, 1), {1});
-  CHECK(differing(alone.run(*cpu_for(alone, 2), {1}), expected) == 0);
-  auto one = cpu_for(crowd, 1), two = cpu_for(crowd, 2);
   for (std::vector<int32_t> rows : {std::vector<int32_t>{1, 1, 1, 1}, {3, 1, 100, 7}, {1, 1, 200, 300}}) {
-    const std::vector<float> a = crowd.run(*one, rows), b = crowd.run(*two, rows);
-    CHECK(differing(a, b) == 0);
-    const std::vector<float> mine(a.begin() + rows[0] * c.H * c.D, a.begin() + (rows[0] + 1) * c.H * c.D);
-    CHECK(differing(mine, expected) == 0);
+    const std::vector<float> all = crowd.run(*cpu_for(crowd, 1), rows);
+    for (int32_t workers : kWorkers) {
+      CAPTURE(workers, rows[0], rows[2], rows[3]);
+      CHECK(differing(alone.run(*cpu_for(alone, workers), {1}), expected) == 0);
+      const std::vector<float> got = crowd.run(*cpu_for(crowd, workers), rows);
+      CHECK(differing(got, all) == 0);
+      const auto mine = got.begin() + rows[0] * c.H * c.D;
+      CHECK(differing({mine, mine + c.H * c.D}, expected) == 0);
+    }
   }
 }
 
@@ -156,13 +159,13 @@ TEST_CASE("attention has the same bits in chunks and whole") {
   for (int32_t window : {0, 200}) {
     c.window = window;
     Problem p(c, {700}, {5});
-    auto one = cpu_for(p, 1), two = cpu_for(p, 2);
-    const std::vector<float> whole = p.run(*two, {700});
+    auto one = cpu_for(p, 1), three = cpu_for(p, 3);
+    const std::vector<float> whole = p.run(*three, {700});
     for (int32_t chunk : {1, 7, 64, 256, 300}) {
       std::vector<float> joined;
       for (int32_t done = 0; done < 700; done += chunk) {
         const int32_t rows = std::min(chunk, 700 - done);
-        const std::vector<float> part = p.run(chunk % 2 ? *one : *two, {rows}, {done + rows});
+        const std::vector<float> part = p.run(chunk % 2 ? *one : *three, {rows}, {done + rows});
         joined.insert(joined.end(), part.begin(), part.end());
       }
       CAPTURE(chunk, window);
@@ -174,19 +177,37 @@ TEST_CASE("attention has the same bits in chunks and whole") {
 TEST_CASE("stale slots may hold anything: NaN or zero give the same bits") {
   Case c;
   Problem nan(c, {300, 10}, {0, 1}, true), zero(c, {300, 10}, {0, 1}, false);
-  const std::vector<float> a = nan.run(*cpu_for(nan, 2), {20, 10}), b = zero.run(*cpu_for(zero, 2), {20, 10});
+  const std::vector<float> a = nan.run(*cpu_for(nan, 3), {20, 10}), b = zero.run(*cpu_for(zero, 3), {20, 10});
   CHECK(differing(a, b) == 0);
   CHECK(std::none_of(a.begin(), a.end(), [](float x) { return std::isnan(x); }));
 }
 
-TEST_CASE("many workers share one long sequence without changing a bit") {
-  Case c;
-  c.H = 2, c.KVH = 1;
-  Problem p(c, {2048}, {3});
-  const std::vector<float> one = p.run(*cpu_for(p, 1), {1}), two = p.run(*cpu_for(p, 2), {1});
-  CHECK(differing(one, two) == 0);
-  auto ref = make_ref_backend(ActivationDtype::float32);
-  CHECK(worst(one, p.run(*ref, {1})) <= kBound);
+TEST_CASE("many workers share long sequences without changing a bit") {
+  struct Shared {
+    int32_t H, KVH, window;
+    std::vector<int32_t> lengths, rows;
+  };
+  // Units are spans of 256 positions, an item is the spans of one kv head and tile of rows. Three workers that share
+  // one item of 8 have units 0-1, 2-4 and 5-7: the middle one begins and ends inside the item.
+  const std::vector<Shared> cases = {
+      {2, 1, 0, {2048}, {1}},    // one item of 8 units
+      {2, 1, 900, {2048}, {1}},  // of 4, from the fifth span on: the first of 5 workers has none
+      {6, 3, 0, {2048, 1, 700, 1300}, {1, 1, 1, 1}},  // 12 items of 8, 1, 3 and 6
+      {4, 2, 0, {2000}, {40}},                        // three tiles of rows
+      {2, 1, 0, {100}, {1}},                          // one unit
+  };
+  for (const Shared& shared : cases) {
+    Case c;
+    c.H = shared.H, c.KVH = shared.KVH, c.window = shared.window;
+    Problem p(c, shared.lengths, {3, 4, 5, 6});
+    const std::vector<float> one = p.run(*cpu_for(p, 1), shared.rows);
+    CAPTURE(c.H, c.window, shared.lengths[0], shared.rows[0]);
+    CHECK(worst(one, p.run(*make_ref_backend(ActivationDtype::float32), shared.rows)) <= kBound);
+    for (int32_t workers : kWorkers) {
+      CAPTURE(workers);
+      CHECK(differing(p.run(*cpu_for(p, workers), shared.rows), one) == 0);
+    }
+  }
 }
 
 TEST_CASE("scores of hundreds do not overflow, whichever span has the largest") {
@@ -196,7 +217,7 @@ TEST_CASE("scores of hundreds do not overflow, whichever span has the largest") 
     const int64_t width = int64_t(c.KVH) * c.D, slot = int64_t(p.table[size_t(big / c.B)]) * c.B + big % c.B;
     for (int64_t i = 0; i < width; ++i)
       store_f32(p.kv.k, c.dtype, slot * width + i, 300 * load_f32(p.kv.k, c.dtype, slot * width + i));
-    auto ref = make_ref_backend(ActivationDtype::float32), cpu = cpu_for(p, 2);
+    auto ref = make_ref_backend(ActivationDtype::float32), cpu = cpu_for(p, 3);
     const std::vector<float> got = p.run(*cpu, {200});
     CAPTURE(big);
     // A score s is known to about eps · |s|, and so is the weight e^s relative to 1.

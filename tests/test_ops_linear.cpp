@@ -1,5 +1,5 @@
 // linear on cpu: every format, both activation types, against ref within the rounding; and bit for bit the same
-// whatever the batch, the position in it, the threads.
+// whatever the batch, the position in it, the workers.
 #include "catch.h"
 #include "base/error.h"
 #include "ops_fixture.h"
@@ -10,6 +10,20 @@ using namespace nano_test;
 namespace {
 
 constexpr ActivationDtype kActivations[] = {ActivationDtype::float32, ActivationDtype::int8};
+// Few rows; enough for a panel to be unpacked, and a rest; more than a chunk of 64.
+constexpr int32_t kBatches[] = {5, 27, 67};
+
+// Largest |a − b| relative to the largest |b|; NaN if there is one.
+double worst(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0, size = 0;
+  for (float v : b) size = std::max(size, std::fabs(double(v)));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double error = std::fabs(double(a[i]) - double(b[i])) / size;
+    if (!std::isnan(most) && !(error <= most)) most = error;  // NaN stays
+  }
+  return most;
+}
+double rounding(int64_t K) { return 4 * 1.2e-7 * std::sqrt(double(K)); }
 
 std::vector<int64_t> inputs_for(const FormatCase& f) {
   if (f.block == 1) return {1, 31, 33, 100, 576};
@@ -25,7 +39,7 @@ TEST_CASE("linear equals ref within rounding: all formats, activations and odd s
     for (ActivationDtype activations : kActivations) {
       auto ref = make_ref_backend(activations);
       for (int64_t K : inputs_for(f)) {
-        auto cpu = cpu_backend(activations, 2, limits(K));
+        auto cpu = cpu_backend(activations, 3, limits(K));
         for (int64_t N : {1, 17, 49}) {
           QuantLinear w = random_matrix(f, N, K, ++seed);
           CAPTURE(source_name(w), int(activations), K, N, seed);
@@ -45,26 +59,29 @@ TEST_CASE("linear equals ref within rounding: all formats, activations and odd s
   }
 }
 
-TEST_CASE("a row's result has the same bits for every M, position, neighbour and number of threads") {
+TEST_CASE("a row's result has the same bits for every M, position, neighbour and number of workers") {
   constexpr int32_t kRows = 70;
   uint32_t seed = 100;
   for (const FormatCase& f : all_formats()) {
     for (ActivationDtype activations : kActivations) {
-      const int64_t K = f.block == 256 ? 512 : f.block == 32 ? 96 : 100, N = 33;
-      auto one = cpu_backend(activations, 1, limits(K)), two = cpu_backend(activations, 2, limits(K));
+      const int64_t K = f.block == 256 ? 512 : f.block == 32 ? 96 : 100, N = 81;
       QuantLinear w = random_matrix(f, N, K, ++seed);
-      const PackedLinear *packed1 = one->pack(std::vector<const QuantLinear*>{&w}),
-                         *packed2 = two->pack(std::vector<const QuantLinear*>{&w});
+      std::vector<std::unique_ptr<Backend>> cpus;
+      std::vector<const PackedLinear*> packed;
+      for (int32_t workers : kWorkers) {
+        cpus.push_back(cpu_backend(activations, workers, limits(K)));
+        packed.push_back(cpus.back()->pack(std::vector<const QuantLinear*>{&w}));
+      }
       const std::vector<float> x = Random(seed + 5000).normals(kRows * K);
       std::vector<float> all(size_t(kRows * N));
-      one->linear(act(all), act(x), kRows, *packed1, Epilogue::store);
+      cpus[0]->linear(act(all), act(x), kRows, *packed[0], Epilogue::store);
       int64_t wrong = 0;
       for (int32_t M = 1; M <= kRows; ++M) {
         // Rows M−1, M−2, … 0: another M, another place, other neighbours.
         std::vector<float> reversed(size_t(M * K)), out(size_t(M * N));
         for (int64_t m = 0; m < M; ++m) std::copy_n(&x[size_t((M - 1 - m) * K)], K, &reversed[size_t(m * K)]);
-        Backend& b = M % 2 ? *two : *one;
-        b.linear(act(out), act(reversed), M, M % 2 ? *packed2 : *packed1, Epilogue::store);
+        const size_t i = size_t(M) % cpus.size();
+        cpus[i]->linear(act(out), act(reversed), M, *packed[i], Epilogue::store);
         for (int64_t m = 0; m < M; ++m)
           wrong += std::memcmp(&out[size_t(m * N)], &all[size_t((M - 1 - m) * N)], size_t(N) * 4) != 0;
       }
@@ -74,42 +91,50 @@ TEST_CASE("a row's result has the same bits for every M, position, neighbour and
   }
 }
 
-TEST_CASE("parts of different formats, biases and epilogues") {
+TEST_CASE("parts of different formats and biases") {
   const int64_t K = 256;
-  const int32_t M = 5;
-  auto format = [](Source s) {
-    for (const FormatCase& f : all_formats())
-      if (f.source == s) return f;
-    return all_formats()[0];
-  };
-  Random random(7);
-  const std::vector<float> x = random.normals(M * K);
-  for (ActivationDtype activations : kActivations) {
-    CAPTURE(int(activations));
-    auto ref = make_ref_backend(activations), cpu = cpu_backend(activations, 2, limits(K));
-    QuantLinear q = random_matrix(format(Source::q4_k), 40, K, 1),
-                k = random_matrix(format(Source::q6_k), 17, K, 2),
-                v = random_matrix(format(Source::dense), 17, K, 3),
-                up = random_matrix(format(Source::q8_0), 40, K, 4);
-    q.bias = random.normals(40);
-    v.bias = random.normals(17);
-    auto worst = [](const std::vector<float>& a, const std::vector<float>& b) {
-      double most = 0, size = 0;
-      for (size_t i = 0; i < a.size(); ++i) size = std::max(size, std::fabs(double(b[i])));
-      for (size_t i = 0; i < a.size(); ++i) {
-        const double error = std::fabs(double(a[i]) - double(b[i])) / size;
-        if (!std::isnan(most) && !(error <= most)) most = error;  // NaN stays
-      }
-      return most;
-    };
-    const double bound = 4 * 1.2e-7 * std::sqrt(double(K));
-    CHECK(worst(run(*cpu, {&q, &k, &v}, x, M), run(*ref, {&q, &k, &v}, x, M)) <= bound);
-    for (Epilogue e : {Epilogue::add, Epilogue::silu_mul, Epilogue::gelu_mul}) {
-      CAPTURE(int(e));
-      std::vector<const QuantLinear*> parts = {&q, &up};
-      CHECK(worst(run(*cpu, parts, x, M, e, 3.0f), run(*ref, parts, x, M, e, 3.0f)) <= bound);
-      CHECK(worst(run(*cpu, parts, x, M, e, 3.0f), run(*ref, {&up, &q}, x, M, e, 3.0f)) > bound);
+  for (ActivationDtype activations : kActivations)
+    for (int32_t M : kBatches) {
+      CAPTURE(int(activations), M);
+      Random random{uint32_t(M)};
+      const std::vector<float> x = random.normals(M * K);
+      auto ref = make_ref_backend(activations), cpu = cpu_backend(activations, 3, limits(K));
+      QuantLinear q = random_matrix(format_of(Source::q4_k), 40, K, 1),
+                  k = random_matrix(format_of(Source::q6_k), 17, K, 2),
+                  v = random_matrix(format_of(Source::dense, DType::f32), 17, K, 3);
+      q.bias = random.normals(40);
+      v.bias = random.normals(17);
+      const std::vector<float> got = run(*cpu, {&q, &k, &v}, x, M);
+      CHECK(worst(got, run(*ref, {&q, &k, &v}, x, M)) <= rounding(K));
+      CHECK(worst(got, run(*ref, {&k, &q, &v}, x, M)) > rounding(K));
     }
+}
+
+TEST_CASE("epilogues, also of a pair with integer products in one half and float products in the other") {
+  const int64_t K = 256;
+  QuantLinear q4 = random_matrix(format_of(Source::q4_k), 40, K, 1),
+              q8 = random_matrix(format_of(Source::q8_0), 40, K, 4),
+              half = random_matrix(format_of(Source::dense, DType::f16), 40, K, 5);
+  q4.bias = Random(6).normals(40);
+  half.bias = Random(7).normals(40);
+  for (ActivationDtype activations : kActivations) {
+    auto ref = make_ref_backend(activations), cpu = cpu_backend(activations, 3, limits(K)),
+         one = cpu_backend(activations, 1, limits(K));
+    for (const auto& [first, second] : {std::pair{&q4, &q8}, {&q8, &half}, {&half, &q8}})
+      for (Epilogue e : {Epilogue::add, Epilogue::silu_mul, Epilogue::gelu_mul})
+        for (int32_t M : kBatches) {
+          CAPTURE(int(activations), source_name(*first), source_name(*second), int(e), M);
+          const std::vector<float> x = Random{uint32_t(M)}.normals(M * K);
+          const std::vector<float> got = run(*cpu, {first, second}, x, M, e, 3.0f);
+          CHECK(worst(got, run(*ref, {first, second}, x, M, e, 3.0f)) <= rounding(K));
+          CHECK(worst(got, run(*ref, {second, first}, x, M, e, 3.0f)) > rounding(K));
+          const int64_t width = int64_t(got.size()) / M;
+          for (int64_t m : {0, M - 1}) {  // the row alone
+            const std::vector<float> alone =
+                run(*one, {first, second}, {&x[size_t(m * K)], &x[size_t(m * K)] + K}, 1, e, 3.0f);
+            CHECK(std::memcmp(alone.data(), &got[size_t(m * width)], size_t(width) * 4) == 0);
+          }
+        }
   }
 }
 
@@ -139,7 +164,7 @@ TEST_CASE("rows of the file in another order (interleaved RoPE) are packed in th
 
 TEST_CASE("int8 activations: extremes, zero rows, tiny values, and NaN shows") {
   const int64_t K = 64;
-  QuantLinear w = random_matrix(all_formats()[4], 16, K, 9);
+  QuantLinear w = random_matrix(format_of(Source::q4_1), 16, K, 9);
   auto ref = make_ref_backend(ActivationDtype::int8), cpu = cpu_backend(ActivationDtype::int8, 1, limits(K));
   std::vector<float> x(size_t(4 * K), 0.0f);
   for (int64_t k = 0; k < K; ++k) x[size_t(K + k)] = k % 2 ? -1e30f : 1e30f;

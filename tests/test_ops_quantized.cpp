@@ -16,30 +16,6 @@ using namespace nano_test;
 
 namespace {
 
-struct Field {
-  Code code;
-  int bits;
-  Offset offset;
-  bool zeros;  // a zero point per row and group
-};
-const Field kFields[] = {
-    {Code::unsigned_bits, 2, Offset::integer, true},
-    {Code::unsigned_bits, 2, Offset::minimum, false},
-    {Code::unsigned_bits, 3, Offset::integer, false},
-    {Code::unsigned_bits, 3, Offset::integer, true},
-    {Code::unsigned_bits, 3, Offset::minimum, false},
-    {Code::unsigned_bits, 4, Offset::integer, false},
-    {Code::unsigned_bits, 4, Offset::integer, true},
-    {Code::unsigned_bits, 4, Offset::minimum, false},
-    {Code::unsigned_bits, 5, Offset::integer, true},
-    {Code::unsigned_bits, 5, Offset::minimum, false},
-    {Code::unsigned_bits, 6, Offset::integer, true},
-    {Code::unsigned_bits, 6, Offset::minimum, false},
-    {Code::unsigned_bits, 8, Offset::integer, true},
-    {Code::unsigned_bits, 8, Offset::minimum, false},
-    {Code::int8, 8, Offset::none, false},
-    {Code::e4m3, 8, Offset::none, false},
-};
 constexpr DType kScales[] = {DType::f16, DType::bf16, DType::f32};
 constexpr ActivationScheme kSchemes[] = {ActivationScheme::none,           ActivationScheme::int8_per32,
                                          ActivationScheme::int8_per_token, ActivationScheme::int8_static,
@@ -47,43 +23,6 @@ constexpr ActivationScheme kSchemes[] = {ActivationScheme::none,           Activ
                                          ActivationScheme::fp8_group128};
 
 bool fits(const Field& f, ActivationScheme scheme) { return !(f.code == Code::e4m3 && is_int8(scheme)); }
-
-// Bytes: codes [N, K], then scales, minima and zeros [rows of scales, groups].
-QuantLinear synthetic(const Field& f, int64_t N, int64_t K, int64_t group, DType scale,
-                      int64_t rows_per_scale, Random& random) {
-  QuantLinear w;
-  w.name = "test.weight";
-  w.N = N, w.K = K, w.group = group, w.dtype = scale, w.row_bytes = K, w.rows_per_scale = rows_per_scale;
-  w.source = Source::arrays;
-  w.code = f.code, w.bits = f.bits, w.offset = f.offset;
-  const int64_t values = (N + rows_per_scale - 1) / rows_per_scale * w.num_groups(),
-                size = dtype_bytes(scale);
-  auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(N * K + values * (2 * size + 1)));
-  uint8_t *codes = bytes->data(), *scales = codes + N * K, *minima = scales + values * size,
-          *zeros = minima + values * size;
-  for (int64_t i = 0; i < N * K; ++i) {
-    codes[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
-    if (f.code == Code::e4m3 && (codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
-  }
-  for (int64_t i = 0; i < values; ++i) {
-    store_f32(scales, scale, i, 0.05f * random.normal());
-    store_f32(minima, scale, i, 0.3f * random.normal());
-    zeros[i] = uint8_t(random.bits() & ((1u << f.bits) - 1));
-  }
-  w.data = codes, w.scales = scales;
-  if (f.offset == Offset::minimum) w.minima = minima;
-  if (f.zeros) w.zeros = zeros;
-  if (f.offset == Offset::integer && !f.zeros) w.zero = 1 << (f.bits - 1);
-  w.owned = bytes;
-  return w;
-}
-
-std::vector<int32_t> shuffled(int64_t K, Random& random) {
-  std::vector<int32_t> order(static_cast<size_t>(K));
-  for (int64_t k = 0; k < K; ++k) order[size_t(k)] = int32_t(k);
-  std::shuffle(order.begin(), order.end(), random.engine);
-  return order;
-}
 
 // The rows that the products see, for the bound on rounding: with a zero point s·q and s·z are added apart.
 std::vector<float> seen_rows(const QuantLinear& w, const std::vector<float>& x, int64_t M, bool int8) {
@@ -105,7 +44,7 @@ TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutatio
   int64_t cases = 0, wrong = 0, unseen_faults = 0;
   for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
     for (int64_t K : {96, 100, 330}) {
-      auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 2, limits(K));
+      auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 1, limits(K));  // alone: it is many cases
       for (const Field& field : kFields)
         for (int64_t group : {int64_t(16), int64_t(32), int64_t(48), int64_t(128), K})
           for (DType scale : kScales)
@@ -147,9 +86,35 @@ TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutatio
   CHECK(unseen_faults < cases / 50);
 }
 
-TEST_CASE("a row of a synthetic matrix has the same bits for every M and number of threads") {
-  constexpr int32_t kRows = 67;
+TEST_CASE("scales that lie apart, when a panel is unpacked for many rows") {
+  const int64_t K = 100, N = 17;
+  uint32_t seed = 30000;
+  for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
+    auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 3, limits(K));
+    for (const Field& field : kFields)
+      for (int64_t group : {int64_t(32), int64_t(48), K})
+        for (ActivationScheme scheme : kSchemes) {
+          if (!fits(field, scheme)) continue;
+          Random random(++seed);
+          QuantLinear w = synthetic(field, N, K, group, kScales[seed % 3], 1, random);
+          w.activations = scheme;
+          w.activation_scale = 0.02f;
+          if (scheme == ActivationScheme::int8_static) w.activation_zero = -7;
+          const int32_t M = std::vector<int32_t>{24, 39, 40, 63}[seed % 4];
+          const std::vector<float> x = random.normals(M * K);
+          const std::vector<double> tolerance =
+              linear_tolerance(w, seen_rows(w, x, M, flag == ActivationDtype::int8), M);
+          CAPTURE(seed, source_name(w), group, int(scheme), int(flag), M);
+          CHECK(outside(run(*cpu, {&w}, x, M), run(*ref, {&w}, x, M), tolerance) == 0);
+        }
+  }
+}
+
+TEST_CASE("a row of a synthetic matrix has the same bits for every M and number of workers") {
+  constexpr int32_t kRows = 70;
   const int64_t K = 100, N = 33;
+  std::vector<std::unique_ptr<Backend>> cpus;
+  for (int32_t workers : kWorkers) cpus.push_back(cpu_backend(ActivationDtype::float32, workers, limits(K)));
   uint32_t seed = 40000;
   for (const Field& field : kFields)
     for (ActivationScheme scheme : kSchemes) {
@@ -159,14 +124,16 @@ TEST_CASE("a row of a synthetic matrix has the same bits for every M and number 
       w.permutation = shuffled(K, random);
       w.activations = scheme;
       w.activation_scale = 0.02f;
-      const std::vector<float> x = random.normals(kRows * K);
-      auto one = cpu_backend(ActivationDtype::float32, 1, limits(K)),
-           two = cpu_backend(ActivationDtype::float32, 2, limits(K));
-      const std::vector<float> all = run(*two, {&w}, x, kRows);
+      const std::vector<float> x = random.normals(kRows * K), all = run(*cpus[0], {&w}, x, kRows);
       int64_t wrong = 0;
-      for (int32_t M : {1, 2, 3, 7, 64, 66}) {
-        const std::vector<float> some(x.end() - M * K, x.end()), got = run(*one, {&w}, some, M);
-        wrong += std::memcmp(got.data(), all.data() + (kRows - M) * N, got.size() * 4) != 0;
+      size_t i = 0;
+      for (int32_t M : {1, 2, 3, 4, 5, 6, 7, 8, 9, 24, 40, 63, 64, 66}) {
+        // The last rows, and the first.
+        const std::vector<float> last(x.end() - M * K, x.end()), first(x.begin(), x.begin() + M * K);
+        const std::vector<float> a = run(*cpus[++i % cpus.size()], {&w}, last, M),
+                                 b = run(*cpus[++i % cpus.size()], {&w}, first, M);
+        wrong += std::memcmp(a.data(), all.data() + (kRows - M) * N, a.size() * 4) != 0;
+        wrong += std::memcmp(b.data(), all.data(), b.size() * 4) != 0;
       }
       CAPTURE(seed, source_name(w), int(scheme));
       CHECK(wrong == 0);
@@ -177,15 +144,15 @@ TEST_CASE("q, k and v may have formats, permutations and roundings of their own"
   const int64_t K = 96;
   const int32_t M = 70;  // more than one chunk of rows
   Random random(9);
-  QuantLinear q = synthetic(kFields[6], 20, K, 32, DType::f16, 1, random),
-              k = synthetic(kFields[14], 16, K, K, DType::f32, 1, random),
-              v = synthetic(kFields[15], 17, K, 32, DType::bf16, 17, random);
+  QuantLinear q = synthetic(kInt4, 20, K, 32, DType::f16, 1, random),
+              k = synthetic(kInt8, 16, K, K, DType::f32, 1, random),
+              v = synthetic(kE4m3, 17, K, 32, DType::bf16, 17, random);
   q.permutation = shuffled(K, random);
   k.activations = ActivationScheme::int8_per_token;
   v.activations = ActivationScheme::fp8_token;
   const std::vector<float> x = random.normals(M * K);
   for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
-    auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 2, limits(K));
+    auto ref = make_ref_backend(flag), cpu = cpu_backend(flag, 3, limits(K));
     const std::vector<float> together = run(*cpu, {&q, &k, &v}, x, M), oracle = run(*ref, {&q, &k, &v}, x, M);
     double largest = 0, error = 0;
     for (size_t i = 0; i < oracle.size(); ++i) {
@@ -221,7 +188,7 @@ TEST_CASE("synthetic weights are packed at their own width") {
 
 TEST_CASE("descriptions that contradict themselves are refused by name") {
   Random random(4);
-  const QuantLinear good = synthetic(kFields[6], 16, 64, 32, DType::f16, 1, random);
+  const QuantLinear good = synthetic(kInt4, 16, 64, 32, DType::f16, 1, random);
   auto message = [&](auto change) -> std::string {
     QuantLinear w = good;
     change(w);
@@ -251,6 +218,10 @@ TEST_CASE("descriptions that contradict themselves are refused by name") {
   refused("another order", [](QuantLinear& w) { w.rope_interleaved_dim = 8; });
   refused("two-level", [](QuantLinear& w) { w.super_group = 256; });
   refused("offsets", [](QuantLinear& w) { w.offset = Offset::minimum; });
+  refused("offsets", [](QuantLinear& w) { w.offset = Offset::none, w.zeros = nullptr, w.zero = 8; });
+  refused("offsets", [](QuantLinear& w) {
+    w.offset = Offset::minimum, w.minima = w.scales, w.zeros = nullptr, w.zero = 8;
+  });
   refused("scales of type int8", [](QuantLinear& w) { w.dtype = DType::i8; });
   refused("another length", [](QuantLinear& w) { w.permutation = {1, 0}; });
   refused("repeats", [](QuantLinear& w) { w.permutation.assign(64, 0); });

@@ -27,6 +27,9 @@ double cpu_seconds() {  // of this process, all threads
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
+// Sizes that are tried on every machine; most have fewer cores than the largest.
+constexpr int32_t kSizes[] = {1, 2, 3, 5, 8};
+
 float half_of_the_smallest_normal() {
   volatile float x = 1.17549435e-38f;
   return x * 0.5f;
@@ -49,37 +52,50 @@ struct FakeRoot {
 
 }  // namespace
 
-TEST_CASE("each covers [0, n) once, in contiguous ranges, whatever n") {
-  Team team(2);
-  for (int64_t n : {0, 1, 2, 3, 7, 100, 1001}) {
-    CAPTURE(n, team.size());
-    std::vector<int> hits(size_t(n), 0);
-    std::vector<int> calls(size_t(team.size()), 0);
-    team.run([&] {
-      team.each(n, [&](int64_t begin, int64_t end, int32_t worker) {
-        ++calls[size_t(worker)];
-        for (int64_t i = begin; i < end; ++i) ++hits[size_t(i)];
+TEST_CASE("each covers [0, n) once, in contiguous ranges, whatever n and the number of workers") {
+  for (int32_t size : kSizes) {
+    Team team(size, /*exact=*/true);
+    REQUIRE(team.size() == size);
+    for (int64_t n : {0, 1, 2, 3, 7, 100, 1001}) {
+      CAPTURE(n, size);
+      std::vector<int> hits(size_t(n), 0);
+      std::vector<int> calls(size_t(size), 0);
+      std::vector<std::thread::id> threads(static_cast<size_t>(size));
+      team.run([&] {
+        team.each(n, [&](int64_t begin, int64_t end, int32_t worker) {
+          ++calls[size_t(worker)];
+          threads[size_t(worker)] = std::this_thread::get_id();
+          for (int64_t i = begin; i < end; ++i) ++hits[size_t(i)];
+        });
       });
-    });
-    CHECK(std::count(hits.begin(), hits.end(), 1) == n);
-    for (int c : calls) CHECK(c <= 1);
+      CHECK(std::count(hits.begin(), hits.end(), 1) == n);
+      CHECK(std::count(calls.begin(), calls.end(), 1) == std::min<int64_t>(n, size));
+      for (int c : calls) CHECK(c <= 1);
+      if (n < size) continue;
+      std::sort(threads.begin(), threads.end());
+      CHECK(std::unique(threads.begin(), threads.end()) == threads.end());  // each worker is a thread
+    }
   }
 }
 
 TEST_CASE("phases see each other's writes: many short phases in a step") {
-  Team team(0);
-  std::vector<int64_t> values(64, 1), sums(64, 0);
-  team.run([&] {
-    for (int phase = 0; phase < 2000; ++phase) {
-      team.each(64, [&](int64_t begin, int64_t end, int32_t) {
-        for (int64_t i = begin; i < end; ++i) sums[size_t(i)] = values[size_t(63 - i)] + 1;
-      });
-      team.each(64, [&](int64_t begin, int64_t end, int32_t) {
-        for (int64_t i = begin; i < end; ++i) values[size_t(i)] = sums[size_t(i)];
-      });
-    }
-  });
-  CHECK(std::accumulate(values.begin(), values.end(), int64_t(0)) == 64 * 2001);
+  auto count = [](Team& team, int phases) {
+    std::vector<int64_t> values(64, 1), sums(64, 0);
+    team.run([&] {
+      for (int phase = 0; phase < phases; ++phase) {
+        team.each(64, [&](int64_t begin, int64_t end, int32_t) {
+          for (int64_t i = begin; i < end; ++i) sums[size_t(i)] = values[size_t(63 - i)] + 1;
+        });
+        team.each(64, [&](int64_t begin, int64_t end, int32_t) {
+          for (int64_t i = begin; i < end; ++i) values[size_t(i)] = sums[size_t(i)];
+        });
+      }
+    });
+    CHECK(std::accumulate(values.begin(), values.end(), int64_t(0)) == 64 * (phases + 1));
+  };
+  Team cores(0), crowd(5, /*exact=*/true);
+  count(cores, 2000);
+  count(crowd, 200);
 }
 
 TEST_CASE("a team works outside run, and from another thread later") {
@@ -94,8 +110,8 @@ TEST_CASE("a team works outside run, and from another thread later") {
 }
 
 TEST_CASE("an exception of any worker arrives at the caller and the team goes on") {
-  Team team(2);
-  for (int64_t bad : {0, 9}) {  // the first is the caller's, the last another worker's
+  Team team(3, /*exact=*/true);
+  for (int64_t bad : {0, 4, 9}) {  // the first is the caller's, the others are other workers'
     auto body = [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t i = begin; i < end; ++i)
         if (i == bad) throw std::runtime_error("item");
@@ -131,7 +147,7 @@ TEST_CASE("a worker waits asleep while the caller computes alone inside a step")
 }
 
 TEST_CASE("denormals are zero for every worker, and for the caller only inside") {
-  Team team(0);
+  Team team(3, /*exact=*/true);
   CHECK(half_of_the_smallest_normal() != 0.0f);
 #if defined(__SSE2__) || defined(__aarch64__)
   std::vector<float> seen(size_t(team.size()), 1.0f);
@@ -158,6 +174,28 @@ TEST_CASE("the caller's affinity is as before after a step") {
   if (team.size() > 1) CHECK(inside == 1);
   REQUIRE(sched_getaffinity(0, sizeof after, &after) == 0);
   CHECK(CPU_EQUAL(&before, &after));
+}
+
+TEST_CASE("an exact team has more threads than cores, and none is pinned") {
+  cpu_set_t all;
+  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  std::thread([] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(size_t(allowed_cpus()[0]), &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    CHECK(Team(8, /*exact=*/true).size() == 8);
+  }).join();
+  Team team(8, /*exact=*/true);
+  std::vector<int> cpus(8, 0);
+  team.run([&] {
+    team.each(8, [&](int64_t, int64_t, int32_t worker) {
+      cpu_set_t mine;
+      sched_getaffinity(0, sizeof mine, &mine);
+      cpus[size_t(worker)] = CPU_COUNT(&mine);
+    });
+  });
+  CHECK(cpus == std::vector<int>(8, CPU_COUNT(&all)));
 }
 
 TEST_CASE("never more threads than the affinity mask allows") {

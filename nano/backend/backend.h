@@ -134,6 +134,8 @@ class Backend {
 };
 
 std::unique_ptr<Backend> make_ref_backend(ActivationDtype activations);
-std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads);  // 0 = what is there
+// threads: at most so many, 0 = what is there. exact_threads: just so many, though cores are fewer (for tests).
+std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads,
+                                          bool exact_threads = false);
 
 }  // namespace nano

@@ -53,7 +53,8 @@ void store_row(void* cache, DType dtype, int64_t at, const float* x, int64_t n) 
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(ActivationDtype activations, int32_t threads) : activations_(activations), team_(threads) {}
+  CpuBackend(ActivationDtype activations, int32_t threads, bool exact_threads)
+      : activations_(activations), team_(threads, exact_threads) {}
 
   const char* name() const override { return "cpu"; }
   std::string describe() const override {
@@ -178,8 +179,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads) {
-  return std::make_unique<CpuBackend>(activations, threads);
+std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads, bool exact_threads) {
+  return std::make_unique<CpuBackend>(activations, threads, exact_threads);
 }
 
 }  // namespace nano

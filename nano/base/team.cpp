@@ -104,9 +104,9 @@ int32_t team_size(int32_t requested) {
   return requested > 0 ? std::min(requested, most) : most;
 }
 
-Team::Team(int32_t threads) : Team() {  // from here on the destructor runs, whatever is thrown
-  const int32_t size = team_size(threads);
-  if (size > 1) cpus_ = allowed_cpus();  // a single thread goes where the scheduler likes
+Team::Team(int32_t threads, bool exact) : Team() {  // from here on the destructor runs, whatever is thrown
+  const int32_t size = exact ? threads : team_size(threads);
+  if (size > 1 && !exact) cpus_ = allowed_cpus();  // a single thread goes where the scheduler likes
   try {
     for (int32_t worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { work(worker); });
   } catch (const std::system_error& error) {
@@ -153,7 +153,7 @@ void Team::wait_for_workers() {
 }
 
 void Team::work(int32_t worker) {
-  pin(cpus_[size_t(worker)]);
+  if (!cpus_.empty()) pin(cpus_[size_t(worker)]);
   FlushDenormals flush;
   for (uint32_t done = 0;; ++done) {
     wait_for_change(phase_, done);

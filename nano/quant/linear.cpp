@@ -156,8 +156,9 @@ void check_arrays(const QuantLinear& w) {
   if (w.super_group != 0) refuse("two-level scales are for GGML's formats");
   if (w.dtype != DType::f32 && w.dtype != DType::f16 && w.dtype != DType::bf16)
     refuse(std::string("scales of type ") + dtype_name(w.dtype));
-  if ((w.offset == Offset::minimum) != (w.minima != nullptr) || (w.zeros && w.offset != Offset::integer) ||
-      (eight && w.offset != Offset::none) || w.zero < 0 || w.zero > 255)
+  if ((w.offset == Offset::minimum) != (w.minima != nullptr) ||
+      ((w.zeros || w.zero != 0) && w.offset != Offset::integer) || (eight && w.offset != Offset::none) ||
+      w.zero < 0 || w.zero > 255)
     refuse("offsets that do not fit the codes");
   if (w.rows_per_scale < 1) refuse("rows per scale");
   if (!w.permutation.empty()) {

@@ -68,7 +68,7 @@ struct QuantLinear {
   int64_t group = 0;         // elements of K per scale; 0 for dense
   int64_t super_group = 0;   // elements of K per super-scale: 256; 0 = one-level
   Offset offset = Offset::none;
-  // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32).
+  // Offset::integer with one zero for the whole matrix (q4_0: 8, q5_0: 16, q3_k: 4, q6_k: 32); else 0.
   int32_t zero = 0;
   // Source::arrays: values of the groups, [rows, num_groups]. A row of scales serves rows_per_scale rows of W: 1, 128
   // for blocks of 128 × 128, N for one scale a matrix. minima is for Offset::minimum; without zeros `zero` holds.
