@@ -73,8 +73,8 @@ TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutatio
                 wrong += bad;
                 // A changed code of the last input is seen.
                 uint8_t& code = (*w.owned)[size_t(K - 1)];
-                code =
-                    field.code == Code::e4m3 ? uint8_t(code ^ 0x80) | 0x40 : code ^ (1u << (field.bits - 1));
+                code = field.code == Code::e4m3 ? ((code ^ 0x80) & 0xfe) | 0x40
+                                                : code ^ (1u << (field.bits - 1));
                 unseen_faults += outside(got, run(*ref, {&w}, x, M), tolerance) == 0;
               }
     }
@@ -226,6 +226,17 @@ TEST_CASE("descriptions that contradict themselves are refused by name") {
   refused("another length", [](QuantLinear& w) { w.permutation = {1, 0}; });
   refused("repeats", [](QuantLinear& w) { w.permutation.assign(64, 0); });
   refused("not a positive number", [](QuantLinear& w) { w.activations = ActivationScheme::int8_static; });
+  std::vector<uint8_t> codes;
+  auto last_code = [&](QuantLinear& w, uint8_t code) {
+    codes.assign(size_t(w.N * w.K), 1);
+    codes.back() = code;
+    w.data = codes.data();
+  };
+  refused("a code of more than 4 bits", [&](QuantLinear& w) { last_code(w, 16); });
+  refused("a weight is NaN", [&](QuantLinear& w) {
+    w.code = Code::e4m3, w.bits = 8, w.offset = Offset::none, w.zeros = nullptr;
+    last_code(w, 0xff);
+  });
   refused("integer codes", [](QuantLinear& w) {
     w.code = Code::e4m3, w.bits = 8, w.offset = Offset::none, w.zeros = nullptr;
     w.activations = ActivationScheme::int8_per_token;

@@ -75,7 +75,7 @@ struct AttentionShape {
   int32_t sliding_window = 0;  // a query at p sees positions > p − window; 0 = all
 };
 
-// What reserve() makes room for, once. After it a step allocates nothing.
+// What reserve() makes room for, once. After it a step allocates nothing (but on ref, which values plain loops more).
 struct Limits {
   int32_t max_tokens = 0;  // T of one step
   int32_t max_model_len = 0;

@@ -192,7 +192,8 @@ void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, in
 
 // What there is for a format: a block of 1 … kBlockRows rows of the packed panel; the panel unpacked, and then blocks of
 // kBlockRows rows of that.
-using Block = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t, int64_t);
+using Block = void (*)(float*, const PackedPart&, const uint8_t*, const QuantizedRows&, int64_t, int64_t,
+                       int64_t);
 struct Ways {
   std::array<Block, kBlockRows> blocks;  // by rows − 1
   void (*unpack)(const UnpackedPanel&, const PackedPart&, const uint8_t*, int64_t);
@@ -260,7 +261,8 @@ float static_tile(int8_t* q, const float* x, int64_t n, const InputForm& form, i
   const float zero = float(form.zero), largest = largest_of(x, n);
   std::fill_n(q, kTile, int8_t(0));  // beyond K: no product and no sum
   for (int64_t i = 0; i < n; ++i)
-    q[i] = int8_t(std::min(std::max(-128.0f, std::nearbyint(x[i] / form.scale) + zero), 127.0f));  // NaN: −128
+    q[i] =
+        int8_t(std::min(std::max(-128.0f, std::nearbyint(x[i] / form.scale) + zero), 127.0f));  // NaN: −128
   for (int half = 0; half < 2; ++half) sum[half] = std::accumulate(q + half * 16, q + half * 16 + 16, 0);
   return std::isnan(largest) ? largest : form.scale;
 }

@@ -46,7 +46,8 @@ void fma_one_row(float* const* acc, const uint8_t* const* panels, const float* x
 
 // out [n][L] = inputs k0 … k0+n−1 of a panel.
 template <int FORMAT>
-void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n, int64_t prefetch) {
+void decode_dense(float* out, const PackedPart&, const uint8_t* panel, int64_t k0, int64_t n,
+                  int64_t prefetch) {
   constexpr DType type = kFormats[FORMAT].dense;
   const uint8_t* w = panel + k0 * kLanes * dtype_bytes(type);
   for (int64_t k = 0; k < n; ++k, w += kLanes * dtype_bytes(type)) {
@@ -94,7 +95,8 @@ void decode_tile(float* out, const uint8_t* w, F d, F dmin, ApartScales* apart) 
 }
 
 template <int FORMAT>
-void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n, int64_t) {
+void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n,
+                      int64_t) {
   constexpr PanelFormat f = kFormats[FORMAT];
   F d = zero_f(), dmin = zero_f();
   [[maybe_unused]] ApartScales apart(part, panel, k0 / std::max(f.unit, 1));
@@ -111,7 +113,8 @@ void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, 
   }
 }
 
-using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n, int64_t prefetch);
+using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n,
+                        int64_t prefetch);
 
 template <int FORMAT>
 constexpr Decode decoder() {

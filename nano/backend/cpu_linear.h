@@ -72,6 +72,7 @@ constexpr PanelFormat kFormats[kNumFormats] = {
     {0, 0, 0, Scales::in_tile, false, 0, DType::bf16},
 };
 constexpr int kFirstDense = 22;
+static_assert(kFormats[kFirstDense].low == 0 && kFormats[kFirstDense - 1].low != 0);
 
 constexpr int64_t kTile = 32;          // inputs of a tile, and of a scale of int8 activations
 constexpr int64_t kTilesPerSuper = 8;  // 256 inputs share d and dmin

@@ -2,6 +2,9 @@
 //
 //   C [kTileRows][L] int32 = A [kTileRows][UNIT] int8 · B [UNIT/4][L] quads of codes 0 … 255
 //
+// load_codes<UNIT>(b) comes first, on the same thread, and b [UNIT/4][L] quads stays as it is until the next one; then
+// multiply_codes<UNIT> for each block of rows. Each thread keeps its configuration for its life (no TILERELEASE between
+// linears: the price is 8 KB more to save when the thread is switched).
 // Intel SDM vol. 1, ch. 18. With NANO_TILE_MODEL plain loops stand in for it, so that cpu_dot.cpp's way of using it is
 // tested on machines without it (make tiles). Such products are exact: the bits are those of the vector instructions.
 #pragma once
@@ -50,7 +53,7 @@ inline void load_codes(const uint8_t* b) {
   if constexpr (UNIT == 16) _tile_loadd(4, b, 64);
 }
 
-// a: rows 32 bytes apart.
+// c [kTileRows][L] = a [kTileRows][UNIT], rows 32 bytes apart, times the codes.
 template <int UNIT>
 inline void multiply_codes(int32_t* c, const int8_t* a) {
   _tile_zero(0);

@@ -169,6 +169,12 @@ void check_arrays(const QuantLinear& w) {
       seen[size_t(k)] = true;
     }
   }
+  // Codes that backends would read in different ways: they keep only `bits` of each, and FP8's NaN is a 480 to them.
+  for (int64_t i = 0; i < w.N * w.K; ++i) {
+    if (w.code == Code::e4m3 && (w.data[i] & 0x7f) == 0x7f) refuse("a weight is NaN");
+    if (w.code == Code::unsigned_bits && w.data[i] >> w.bits != 0)
+      refuse("a code of more than " + std::to_string(w.bits) + " bits");
+  }
 }
 
 QuantLinear describe_dense(std::string name, const void* data, DType dtype, int64_t N, int64_t K) {
