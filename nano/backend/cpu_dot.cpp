@@ -99,7 +99,7 @@ void unpack_panel(const UnpackedPanel& out, const PackedPart& part, const uint8_
 constexpr PanelFormat unpacked(PanelFormat f) {
   f.minimum = f.minimum || f.scales == Scales::apart;
   f.scales = Scales::in_tile;
-  f.low = f.low == 8 ? 8 : 4, f.high = 0;
+  f.low = std::max(f.low + f.high, 4), f.high = 0;
   return f;
 }
 
@@ -138,20 +138,19 @@ void dot_block(float* acc, Panel panel, const QuantizedRows& x, int64_t m, int64
     panel.enter_tile(g, prefetch);
     NANO_UNROLL
     for (int u = 0; u < Panel::kUnits; ++u) {
-      I sum[ROWS];
+      Products<f.low + f.high> sum[ROWS];
       NANO_UNROLL
-      for (int r = 0; r < ROWS; ++r) sum[r] = sum_start<f>(minus_sum[r]);
+      for (int r = 0; r < ROWS; ++r) sum[r] = {sum_start<f>(minus_sum[r])};
       NANO_UNROLL
       for (int j = 0; j < Panel::kQuads; ++j) {
         const I codes = panel.quad(u, j);
         NANO_UNROLL
-        for (int r = 0; r < ROWS; ++r)
-          sum[r] = dot<f.low == 8>(sum[r], codes, load_dword(q + r * kTile + u * f.unit + 4 * j));
+        for (int r = 0; r < ROWS; ++r) sum[r].add(codes, load_dword(q + r * kTile + u * f.unit + 4 * j));
       }
       const UnitScale s = panel.scale(u);
       NANO_UNROLL
       for (int r = 0; r < ROWS; ++r) {
-        y[r] = fma(to_float(sum[r]), s.scale * set(scale[r]), y[r]);
+        y[r] = fma(to_float(sum[r].total()), s.scale * set(scale[r]), y[r]);
         if (Panel::kMinimum) y[r] = fma(s.minimum, set(minus_scaled_sum[r]), y[r]);
       }
       minus_sum += ROWS;

@@ -112,6 +112,16 @@ inline I round_to_i(F a) {
 namespace nano {
 namespace {
 
+// Σ of the products of codes of BITS bits and int8 activations, on from `sum`: add(w, x) is a dot. total() ends it.
+#ifndef NANO_PRODUCTS
+template <int BITS>
+struct Products {
+  I sum;
+  void add(I w, int32_t x) { sum = dot<BITS == 8>(sum, w, x); }
+  I total() const { return sum; }
+};
+#endif
+
 inline F load_bf16(const void* p) { return float_of_bits(load_u16(p) << 16); }
 
 // For mathfn.h.

@@ -57,17 +57,36 @@ inline I dot(I acc, I w, int32_t x) {
   return {Ints(_mm256_dpbusd_avx_epi32(__m256i(acc.v), __m256i(w.v), _mm256_set1_epi32(x)))};
 }
 #else
-// maddubs adds pairs of products in int16: codes up to 7 bits fit (2 · 127 · 127), 8 bits go as two nibbles.
-template <bool WIDE>
-inline I dot(I acc, I w, int32_t x) {
-  const __m256i a = _mm256_set1_epi32(x), codes = __m256i(w.v), nibble = _mm256_set1_epi8(15);
-  auto pairs = [&](__m256i c, int16_t weight) {
-    return I{Ints(_mm256_madd_epi16(_mm256_maddubs_epi16(c, a), _mm256_set1_epi16(weight)))};
-  };
-  if constexpr (!WIDE) return acc + pairs(codes, 1);
-  return acc + (pairs(_mm256_and_si256(codes, nibble), 1) +
-                pairs(_mm256_and_si256(_mm256_srli_epi32(codes, 4), nibble), 16));
-}
+// maddubs adds pairs of products in int16. As many of these as fit are added up before they are widened; codes of 8 bits
+// go as two nibbles, which fit for a whole unit.
+#define NANO_PRODUCTS
+template <int BITS>
+struct Products {
+  static constexpr int kPlanes = BITS == 8 ? 2 : 1, kCode = (1 << (BITS / kPlanes)) - 1;
+  static constexpr int kFit = 32767 / (kCode * 2 * 128);
+  I sum;
+  __m256i pairs[kPlanes] = {};
+  int count = 0;
+
+  void add(I w, int32_t x) {
+    for (int p = 0; p < kPlanes; ++p) {
+      const I codes = kPlanes == 1 ? w : (w >> 4 * p) & set_i(0x0f0f0f0f);
+      pairs[p] =
+          _mm256_add_epi16(pairs[p], _mm256_maddubs_epi16(__m256i(codes.v), _mm256_set1_epi32(x)));
+    }
+    if (++count % kFit == 0) widen();
+  }
+  I total() {
+    if (count % kFit != 0) widen();
+    return sum;
+  }
+  void widen() {
+    for (int p = 0; p < kPlanes; ++p) {
+      sum = sum + I{Ints(_mm256_madd_epi16(pairs[p], _mm256_set1_epi16(p == 0 ? 1 : 16)))};
+      pairs[p] = _mm256_setzero_si256();
+    }
+  }
+};
 #endif
 
 inline F sum_lanes(const F (&v)[kLanes]) {
