@@ -1,5 +1,6 @@
 // model/, backend/cpu and core/sampler: once a step has been seen, the next one like it allocates nothing. (A StepPlan
-// is a value with a few small vectors of its own; what works on tensors is what must not call malloc.)
+// is a value with a few small vectors of its own; this is about what works on tensors.) Plain builds count operator
+// new, the sanitized ones every malloc.
 #include <atomic>
 #include <cstdlib>
 #include <new>

@@ -16,10 +16,11 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Every third of n values becomes a denormal float32, or zero.
-void make_denormal(uint8_t* values, DType dtype, int64_t n, bool zero) {
-  for (int64_t i = 0; i < n; i += 3)
-    store_f32(values, dtype, i, zero ? 0.0f : (i % 2 ? -1e-39f : 3e-40f) * float(1 + i % 7));
+// All of every third row becomes denormal float32, or zero: a normal number in the same sum would hide them.
+void make_denormal(uint8_t* values, DType dtype, int64_t N, int64_t width, bool zero) {
+  for (int64_t n = 0; n < N; n += 3)
+    for (int64_t i = n * width; i < (n + 1) * width; ++i)
+      store_f32(values, dtype, i, zero ? 0.0f : 3e-40f * float(1 + i % 7));
 }
 
 // A matrix with denormals among its scales, or its weights if it is dense (no field); or zeros in their place.
@@ -30,9 +31,9 @@ QuantLinear denormal_matrix(const Field* field, DType dtype, bool zero) {
                                    : synthetic(*field, N, K, 32, dtype, 1, random);
   uint8_t* bytes = w.owned->data();
   if (field == nullptr)
-    make_denormal(bytes, dtype, N * K, zero);
+    make_denormal(bytes, dtype, N, K, zero);
   else
-    make_denormal(bytes + N * K, dtype, N * w.num_groups(), zero);
+    make_denormal(bytes + N * K, dtype, N, w.num_groups(), zero);
   return w;
 }
 
@@ -66,6 +67,38 @@ TEST_CASE("denormal weights, scales and inputs count as zero, for every M and wo
         }
       }
   }
+}
+
+TEST_CASE("the largest codes times the largest inputs: no sum overflows") {
+  auto ref = make_ref_backend(ActivationDtype::float32),
+       cpu = cpu_backend(ActivationDtype::float32, 1, limits(256));
+  std::vector<QuantLinear> matrices;
+  for (const FormatCase& f : all_formats()) {
+    if (f.source == Source::dense) continue;
+    matrices.push_back(random_matrix(f, 17, f.block == 256 ? 256 : 64, 1));
+    QuantLinear& w = matrices.back();
+    for (uint8_t& byte : *w.owned) byte = 0xff;  // all codes and small scales; those of float16 are set again
+    for (size_t block = 0; block < w.owned->size(); block += size_t(f.bytes))
+      for (int64_t at : f.scales) store_f32(w.owned->data() + block + at, DType::f16, 0, 0.05f);
+  }
+  for (const Field& field : kFields) {
+    Random random(2);
+    if (field.code == Code::e4m3) continue;
+    for (int64_t group : {16, 32}) {
+      matrices.push_back(synthetic(field, 17, 64, group, DType::f16, 1, random));
+      std::fill_n(matrices.back().owned->data(), 17 * 64,
+                  field.code == Code::int8 ? 0x80 : uint8_t((1u << field.bits) - 1));
+    }
+  }
+  for (QuantLinear& w : matrices)
+    for (ActivationScheme scheme : {ActivationScheme::int8_per32, ActivationScheme::int8_static})
+      for (float size : {3.0f, -3.0f})  // static: 127 and −128
+        for (int32_t M : {1, 5, 41}) {
+          w.activations = scheme, w.activation_scale = 0.02f, w.activation_zero = 0;
+          const std::vector<float> x(size_t(M * w.K), size);
+          CAPTURE(source_name(w), int(w.offset), w.group, int(scheme), size, M);
+          CHECK(outside(run(*cpu, {&w}, x, M), run(*ref, {&w}, x, M), linear_tolerance(w, x, M)) == 0);
+        }
 }
 
 TEST_CASE("NaN and infinity among int8 inputs show in their own row alone") {

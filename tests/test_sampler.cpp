@@ -248,6 +248,50 @@ TEST_CASE("a row in which masks or penalties leave nothing fails with a reason")
   }
 }
 
+TEST_CASE("argmax of long rows: the largest, NaN and infinity are found wherever they are") {
+  for (size_t V : {255, 256, 257, 1000})
+    for (size_t at : {size_t(0), size_t(254), V / 2, V - 1}) {
+      CAPTURE(V, at);
+      std::vector<float> row(V, -2.0f);
+      row[at] = 3;
+      CHECK(argmax(row) == int32_t(at));
+      row[V - 1] = 3;
+      CHECK(argmax(row) == int32_t(at));
+      for (float bad : {NAN, kInf}) {
+        std::vector<float> broken(V, -2.0f);
+        broken[at] = bad;
+        CHECK(argmax(broken) == -1);
+      }
+      row.assign(V, -kInf);
+      CHECK(argmax(row) == -1);
+      row[at] = -1e30f;
+      CHECK(argmax(row) == int32_t(at));
+    }
+}
+
+TEST_CASE("each mask and penalty alone changes a greedy token") {
+  const std::vector<int32_t> stop = {3}, output = {3};
+  SamplerContext context;
+  auto chosen = [&](const SamplingParams& p) { return sample_copy({0, 1, 2, 3}, p, context).id; };
+  SamplingParams p = greedy();
+  CHECK(chosen(p) == 3);
+  p.min_tokens = 3;
+  CHECK(chosen(p) == 3);
+  context.stop_ids = stop;
+  CHECK(chosen(p) == 2);
+  p = greedy(), p.allowed_token_ids = {0, 1};
+  CHECK(chosen(p) == 1);
+  p = greedy(), p.logit_bias[0] = 10;
+  CHECK(chosen(p) == 0);
+  context.output = output;
+  p = greedy(), p.presence_penalty = 1.5f;
+  CHECK(chosen(p) == 2);
+  p = greedy(), p.frequency_penalty = 1.5f;
+  CHECK(chosen(p) == 2);
+  p = greedy(), p.repetition_penalty = 3;
+  CHECK(chosen(p) == 2);
+}
+
 TEST_CASE("argmax: lowest id among equals, also with -infinity and zeros of both signs") {
   CHECK(argmax(std::vector<float>{1, 3, 3, 0}) == 1);
   CHECK(argmax(std::vector<float>{-kInf, -5, -kInf}) == 1);

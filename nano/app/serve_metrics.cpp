@@ -171,9 +171,8 @@ std::string StepStats::advice() const {
   if (share < kCostlyStep) return "";
   return fmt::format(
       "advice: --max-num-batched-tokens {} cut the prompts into pieces of {:.0f} tokens, and {:.0f} % of the "
-      "time "
-      "of such a step is what the shortest step takes: a larger budget raises the throughput (and the gaps "
-      "between tokens)",
+      "time of such a step is what the shortest step takes: a larger budget raises the throughput (and the "
+      "gaps between tokens)",
       budget_, double(piece_tokens_) / double(pieces_), 100 * std::min(share, 1.0));
 }
 

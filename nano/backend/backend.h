@@ -116,7 +116,7 @@ class Backend {
   // out [M, C] = x / sqrt(mean(x²) + eps) · weight;  add: out += that. out may be x when not adding.
   // Zhang & Sennrich 2019, eq. 4.
   virtual void rmsnorm(Act out, Act x, const float* weight, float eps, int32_t M, int32_t C, bool add) = 0;
-  // out [M, N] (or [M, N/2]) from x [M, K]
+  // out [M, N] (or [M, N/2]) from x [M, K], which must not overlap
   virtual void linear(Act out, Act x, int32_t M, const PackedLinear& w, Epilogue epilogue) = 0;
   // cos_sin [T, D]: cos of the D/2 angles position · inv_freq[i], then their sines. Su et al. 2021, eq. 34.
   virtual void rope_table(float* cos_sin, const int32_t* positions, const float* inv_freq, int32_t T,
@@ -134,7 +134,8 @@ class Backend {
 };
 
 std::unique_ptr<Backend> make_ref_backend(ActivationDtype activations);
-// threads: at most so many, 0 = what is there. exact_threads: just so many, though cores are fewer (for tests).
+// threads: at most so many, 0 = what is there. exact_threads: just so many, 1 or more, though cores
+// are fewer (for tests).
 std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads,
                                           bool exact_threads = false);
 

@@ -156,7 +156,7 @@ void add_rows(float* acc, int64_t Dp, const float* p, const float* rows, int32_t
   }
 }
 
-// By queries − 1 and log2 of N.
+// By queries − 1 and log2 of N: as many as registers hold (4·4 sums, 4 rows and a weight of 32; 2·4 of 16).
 constexpr int kQueriesAtOnce = kRegisters >= 32 ? 4 : 2, kMaxLog2N = 2;
 using AddRows = void (*)(float*, int64_t, const float*, const float*, int32_t);
 template <int... I>

@@ -31,7 +31,7 @@ int64_t attention_scratch_bytes(const Limits& limits, int32_t workers);
 AttentionScratch attention_scratch(const Limits& limits, uint8_t* memory);
 
 // Backend::attention: out [T, H·D] from the queries of qkv [T, (H + 2·KVH)·D]. REQUIRES: sizes within the scratch's
-// limits, D the very one (what is behind it in a padded row stays zero).
+// limits, D equal to theirs (the padding behind a row is zero because nobody writes it).
 void attention_cpu(float* out, const float* qkv, const KvLayer& kv, const Batch& batch,
                    const AttentionShape& shape, const AttentionScratch& scratch, Team& team);
 

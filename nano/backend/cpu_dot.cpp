@@ -95,7 +95,7 @@ void unpack_panel(const UnpackedPanel& out, const PackedPart& part, const uint8_
   }
 }
 
-// The formats that differ still when they are unpacked.
+// The formats that differ still when they are unpacked. Bits, because AVX2 adds more products of narrow codes at once.
 constexpr PanelFormat unpacked(PanelFormat f) {
   f.minimum = f.minimum || f.scales == Scales::apart;
   f.scales = Scales::in_tile;
@@ -255,13 +255,12 @@ struct Rounding {
   }
 };
 
-// int8_static: clamp(round(x / s) + z). Returns s, or NaN where the tile has one.
+// int8_static: clamp(round(x / s) + z), −128 for NaN. Returns s, or NaN where the tile has one.
 float static_tile(int8_t* q, const float* x, int64_t n, const InputForm& form, int32_t sum[2]) {
   const float zero = float(form.zero), largest = largest_of(x, n);
   std::fill_n(q, kTile, int8_t(0));  // beyond K: no product and no sum
   for (int64_t i = 0; i < n; ++i)
-    q[i] =
-        int8_t(std::min(std::max(-128.0f, std::nearbyint(x[i] / form.scale) + zero), 127.0f));  // NaN: −128
+    q[i] = int8_t(std::min(std::max(-128.0f, std::nearbyint(x[i] / form.scale) + zero), 127.0f));
   for (int half = 0; half < 2; ++half) sum[half] = std::accumulate(q + half * 16, q + half * 16 + 16, 0);
   return std::isnan(largest) ? largest : form.scale;
 }

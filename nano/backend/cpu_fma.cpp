@@ -113,6 +113,7 @@ void decode_quantized(float* out, const PackedPart& part, const uint8_t* panel, 
   }
 }
 
+// prefetch: bytes ahead, for dense formats; 0 where the caller asks for the next chunk.
 using Decode = void (*)(float* out, const PackedPart& part, const uint8_t* panel, int64_t k0, int64_t n,
                         int64_t prefetch);
 
@@ -190,7 +191,8 @@ void fma_panels(const PanelRef* refs, int count, float* weights, const float* x,
   float* acc[kPanelsAtOnce];
   const uint8_t* panels[kPanelsAtOnce];
   for (int p = 0; p < kPanelsAtOnce; ++p) {
-    const PanelRef& ref = refs[p < count ? p : 0];  // fma_one_row does a missing panel's work twice
+    const PanelRef& ref =
+        refs[p < count ? p : 0];  // in place of a missing panel fma_one_row does the first again
     acc[p] = ref.acc, panels[p] = panel_of(ref);
   }
   if (rows == 1 && alike_and_dense(refs, count))
@@ -200,6 +202,7 @@ void fma_panels(const PanelRef* refs, int count, float* weights, const float* x,
   // for bit by bit, a share with each block of rows, and memory works while we multiply.
   const bool memory_bound = rows <= 2 * kRowsAtOnce && alike_and_dense(refs, count);
   const int64_t blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const int64_t step = refs[0].part != refs[count - 1].part ? count / 2 : count;  // gate and up take turns
   for (int64_t k0 = 0; k0 < K; k0 += kChunkK) {
     const int64_t n = std::min(kChunkK, K - k0);
     const uint8_t* next[kPanelsAtOnce] = {};
@@ -208,7 +211,8 @@ void fma_panels(const PanelRef* refs, int count, float* weights, const float* x,
       const PackedPart& part = *refs[p].part;
       kDecoders[size_t(part.format)](weights + p * kChunkK * kLanes, part, panels[p], k0, n,
                                      memory_bound ? kPrefetch : 0);
-      next[p] = panels[p] + (k0 + n < K ? part.panel_bytes * (k0 + n) / K : part.panel_bytes * count);
+      // About: scales that lie apart are in front of the codes.
+      next[p] = panels[p] + (k0 + n < K ? part.panel_bytes * (k0 + n) / K : part.panel_bytes * step);
       if (!memory_bound) lines = std::max(lines, part.panel_bytes * kChunkK / K / 64 / blocks + 1);
     }
     for (int64_t m = 0, R; m < rows; m += R) {

@@ -139,7 +139,8 @@ constexpr int kBlockRows = kRegisters >= 32 ? 8 : 4;  // rows that share an unpa
 
 // A chunk of rows as int8: x ≈ scale · q (static schemes: · (q − zero)) with a scale per row and tile. Rows lie in
 // blocks of kBlockRows, the last one of what is left; in a block of R rows that begins at row m, from element
-// m·tiles·32 (m·tiles, …) on: q [tiles][R][32], scale [tiles][R], and per unit of 32 and of 16 inputs [units][R] of  −Σq  and  −scale·Σq.
+// m·tiles·32 (m·tiles, …) on: q [tiles][R][32], scale [tiles][R], and per unit of 32 and of 16 inputs [units][R] of
+// −Σq  and  −scale·Σq.
 struct QuantizedRows {
   int8_t* q = nullptr;
   float* scale = nullptr;
@@ -161,7 +162,7 @@ struct LinearScratch {
 int64_t linear_scratch_bytes(const Limits& limits, int32_t workers);
 LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory);
 
-// Backend::linear: out [M, N] (gate and up: [M, N/2]) from x [M, K]; they must not overlap, but for x += with `add`.
+// Backend::linear: out [M, N] (gate and up: [M, N/2]) from x [M, K]. They must not overlap; `add` reads out as well.
 void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue,
                 const LinearScratch& scratch, Team& team);
 
@@ -175,13 +176,14 @@ struct PanelRef {
   float* acc;
 };
 constexpr int64_t num_tiles(int64_t K) { return (K + kTile - 1) / kTile; }
-// cpu_dot.cpp. x [rows, K] to int8, formulas in quant/activations.h. Rows begin … end−1 of the chunk; begin is a multiple of kBlockRows, `rows` the chunk's number of rows.
+// cpu_dot.cpp. x [rows, K] to int8, formulas in quant/activations.h. Rows begin … end−1 of the chunk; begin is a
+// multiple of kBlockRows, `rows` the chunk's number of rows.
 void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int64_t end, int64_t rows,
                    int64_t K, const InputForm& form);
 // spare: unpacked_bytes(K) at a multiple of 64.
 int64_t unpacked_bytes(int64_t K);
 void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare);
-// cpu_fma.cpp. x [rows, K]; weights: room for kPanelsAtOnce · kChunkK · L floats.
+// cpu_fma.cpp. 1 … kPanelsAtOnce refs that all read x [rows, K]; weights: room for kPanelsAtOnce · kChunkK · L floats.
 void fma_panels(const PanelRef* refs, int count, float* weights, const float* x, int64_t rows, int64_t K);
 
 }  // namespace nano

@@ -98,12 +98,14 @@ inline I round_to_i(F a) {
 }  // namespace
 }  // namespace nano
 
-// fma, min, max, load_u8, load_i8, load_u16, store_i8, load_f16, store_f16, nibble_to_float, dot, sum_lanes, max_lane, add_lanes:
+// fma, min, max, load_u8, load_i8, load_u16, store_i8, load_f16, store_f16, nibble_to_float, dot, sum_lanes, max_lane,
+// add_lanes:
 //   load_u8, …            kLanes integers of that width (not by __builtin_convertvector: GCC 12 does it lane by lane)
 //   store_i8              lanes −128 … 127
 //   nibble_to_float(a)    the low four bits of each lane, whatever is above them
 //   dot<WIDE>(acc, w, x)  acc + Σ of four products: a lane of w holds four codes (0 … 255 if WIDE, else 0 … 127), x
-//                         four int8 for all lanes. Wide codes count as code − kDotBias.
+//                         four int8 for all lanes. Wide codes count as code − kDotBias. Where that is no instruction
+//                         there is a Products in its place (below), and NANO_PRODUCTS says so.
 //   sum_lanes(v)          lane i is the sum over the lanes of v[i], in a tree that is the same for all i
 //   min, max              b if either is NaN
 //   max_lane, add_lanes   the largest lane, the sum of all lanes
@@ -112,7 +114,8 @@ inline I round_to_i(F a) {
 namespace nano {
 namespace {
 
-// Σ of the products of codes of BITS bits and int8 activations, on from `sum`: add(w, x) is a dot. total() ends it.
+// Σ of the products of codes of BITS bits and int8 activations of one unit, on from `sum`: add(w, x) adds four of each
+// lane, as dot does; then total() is the sum, exactly.
 #ifndef NANO_PRODUCTS
 template <int BITS>
 struct Products {

@@ -63,7 +63,7 @@ inline I dot(I acc, I w, int32_t x) {
 template <int BITS>
 struct Products {
   static constexpr int kPlanes = BITS == 8 ? 2 : 1, kCode = (1 << (BITS / kPlanes)) - 1;
-  static constexpr int kFit = 32767 / (kCode * 2 * 128);
+  static constexpr int kFit = 32767 / (kCode * 2 * 128);  // a pair is at most 2 · kCode · 128
   I sum;
   __m256i pairs[kPlanes] = {};
   int count = 0;
@@ -71,8 +71,7 @@ struct Products {
   void add(I w, int32_t x) {
     for (int p = 0; p < kPlanes; ++p) {
       const I codes = kPlanes == 1 ? w : (w >> 4 * p) & set_i(0x0f0f0f0f);
-      pairs[p] =
-          _mm256_add_epi16(pairs[p], _mm256_maddubs_epi16(__m256i(codes.v), _mm256_set1_epi32(x)));
+      pairs[p] = _mm256_add_epi16(pairs[p], _mm256_maddubs_epi16(__m256i(codes.v), _mm256_set1_epi32(x)));
     }
     if (++count % kFit == 0) widen();
   }

@@ -105,6 +105,7 @@ int32_t team_size(int32_t requested) {
 }
 
 Team::Team(int32_t threads, bool exact) : Team() {  // from here on the destructor runs, whatever is thrown
+  NANO_CHECK(!exact || threads >= 1, "an exact number of threads");
   const int32_t size = exact ? threads : team_size(threads);
   if (size > 1 && !exact) cpus_ = allowed_cpus();  // a single thread goes where the scheduler likes
   try {

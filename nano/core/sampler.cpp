@@ -52,7 +52,7 @@ SampledToken failed(std::string error) {
   return result;
 }
 
-// A heap of the k largest so far, its least on top: after the first few thousand tokens hardly one gets in.
+// A heap of the k largest so far, its least on top: for a small k hardly a token gets in after the first thousands.
 float kth_largest(std::span<const float> logits, int32_t k) {
   std::vector<float> heap(logits.begin(), logits.begin() + k);
   std::make_heap(heap.begin(), heap.end(), std::greater<float>());

@@ -122,7 +122,8 @@ void decode_rows(const QuantLinear& w, int64_t begin, int64_t count, float* out)
 std::string source_name(const QuantLinear& w);  // "Q4_0", "bfloat16", "int4 group 128": for the ledger
 double bits_per_weight(const QuantLinear& w);   // file bytes · 8 / (N·K)
 
-// Error naming the matrix when its fields contradict each other: for descriptions that are filled in by hand.
+// Error naming the matrix when its fields contradict each other, a code has more than `bits` bits or is FP8's NaN (it
+// reads all of them): for descriptions that are filled in by hand.
 void check_arrays(const QuantLinear& w);
 // Error naming the matrix when K is not a multiple of the block, sizes overflow, or data is too short.
 QuantLinear describe_dense(std::string name, const void* data, DType dtype, int64_t N, int64_t K);
