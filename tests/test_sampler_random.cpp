@@ -268,4 +268,5 @@ TEST_CASE("draw: only tokens above 0; none is -1") {
   CHECK(draw(std::vector<float>{0, 0, 1e-45f, 0}, {1, 1}) == 2);
   CHECK(draw(std::vector<float>{0, 0}, {1, 1}) == -1);
   CHECK(draw(std::vector<float>{}, {1, 1}) == -1);
+  CHECK(draw(std::vector<float>{NAN, 0.5f, NAN}, {1, 1}) == 1);
 }
