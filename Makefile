@@ -33,7 +33,7 @@ CXXFLAGS += -std=c++20 -g -fno-omit-frame-pointer -ffp-contract=off -Wall -Wextr
 LDFLAGS += $(filter -fsanitize=%,$(FLAGS_$(FLAVOUR)))
 LDLIBS += -lfmt -lpcre2-8 -lutf8proc -lpthread
 
-SOURCES := $(sort $(wildcard nano/*/*.cpp))
+SOURCES := $(sort $(wildcard nano/*/*.cpp nano/*/*/*.cpp))
 OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
 TESTS := $(sort $(wildcard tests/*.cpp))
 MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
@@ -96,7 +96,7 @@ debug:
 
 # Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them),
 # under ThreadSanitizer, and with a model of AMX's tile unit.
-KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/quant/*.cpp) \
+KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/backend/cpu/*.cpp nano/quant/*.cpp) \
   nano/base/error.cpp nano/base/rng.cpp nano/base/team.cpp $(wildcard tests/test_ops*.cpp) tests/test_main.cpp \
   $(if $(filter tsan,$(FLAVOUR)),tests/test_team.cpp))
 FLAGS_neon := -O1 -g1 -march=armv8.2-a+dotprod+fp16 -static

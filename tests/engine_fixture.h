@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "app/loader.h"  // LoadedEngine, load_engine
+#include "llm/loader.h"  // LoadedEngine, load_engine
 #include "data.h"        // data_path
 
 namespace nano_test {

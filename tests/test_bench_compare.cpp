@@ -1,4 +1,4 @@
-// app/compare (the method: order of runs, noise, verdicts, knee, ladder), and bench compare and bench ladder from
+// bench/compare (the method: order of runs, noise, verdicts, knee, ladder), and bench compare and bench ladder from
 // outside.
 #include <cmath>
 #include <cstdlib>
@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/compare.h"   // run_order, noise_floor, verdict, knee, rungs_of
-#include "base/options.h"  // engine_flags
+#include "bench/compare.h"   // run_order, noise_floor, verdict, knee, rungs_of
+#include "llm/options.h"  // engine_flags
 #include "catch.h"         // Catch2, version 2 or 3
 #include "subprocess.h"    // run_nano
 

@@ -1,4 +1,4 @@
-// app/roofline and bench gemm, and what they add to bench latency and throughput. No speed is expected here, only that
+// bench/roofline and bench gemm, and what they add to bench latency and throughput. No speed is expected here, only that
 // the figures are there, positive, and fit together.
 #include <cmath>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/roofline.h"       // random_matrix, count_macs, linear_formats
+#include "bench/roofline.h"       // random_matrix, count_macs, linear_formats
 #include "catch.h"              // Catch2, version 2 or 3
 #include "engine_fixture.h"     // micro_options
 #include "quant/activations.h"  // check_scheme

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
-#include "app/serve_load.h"  // make_load
+#include "bench/serve_load.h"  // make_load
 #include "base/error.h"      // Error
 #include "catch.h"           // Catch2, version 2 or 3
 #include "subprocess.h"      // run_nano, tiny, contains

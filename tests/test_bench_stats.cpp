@@ -1,9 +1,9 @@
-// app/stats, app/start and app/output_json: percentiles, the line of figures, and text made from JSON.
+// bench/stats, app/start and llm/output_json: percentiles, the line of figures, and text made from JSON.
 #include <cmath>
 
-#include "app/output_json.h"  // filled
+#include "llm/output_json.h"  // filled
 #include "app/start.h"        // stats_line
-#include "app/stats.h"        // percentile, mean
+#include "bench/stats.h"        // percentile, mean
 #include "catch.h"            // Catch2, version 2 or 3
 
 namespace {

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "app/cli.h"           // ArgParser, split_commas
-#include "app/loader.h"        // check_output_file
+#include "llm/loader.h"        // check_output_file
 #include "base/error.h"        // Error
 #include "base/mapped_file.h"  // read_file
 #include "catch.h"             // Catch2, version 2 or 3

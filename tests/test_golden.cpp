@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "app/llm.h"           // LLM
+#include "llm/llm.h"           // LLM
 #include "base/json.h"         // parse_json
 #include "base/mapped_file.h"  // read_file
 #include "checkpoint/gguf.h"   // GgufFile

@@ -1,4 +1,4 @@
-// app/llm: chat templates that cannot be used, BOS once, priorities, and a generate() that throws. In process, and
+// llm/llm: chat templates that cannot be used, BOS once, priorities, and a generate() that throws. In process, and
 // through the built binary where exit code and stderr are the point.
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/llm.h"     // LLM
+#include "llm/llm.h"     // LLM
 #include "app/ppl.h"     // measure_perplexity
 #include "base/error.h"  // Error
 #include "catch.h"       // Catch2, version 2 or 3

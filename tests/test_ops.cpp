@@ -1,7 +1,7 @@
 // The small ops on cpu against ref, and the functions they are made of against double.
 #include <algorithm>
 
-#include "base/mathfn.h"
+#include "base/vector_math.h"
 #include "base/error.h"
 #include "catch.h"
 #include "ops_fixture.h"

@@ -1,9 +1,9 @@
-// base/options: human integers, and the table that all command lines are made from.
+// llm/options: human integers, and the table that all command lines are made from.
 #include <set>
 #include <string>
 
 #include "base/error.h"    // Error
-#include "base/options.h"  // EngineOptions, engine_flags, parse_human_int
+#include "llm/options.h"  // EngineOptions, engine_flags, parse_human_int
 #include "catch.h"         // Catch2, version 2 or 3
 
 using nano::parse_human_int;

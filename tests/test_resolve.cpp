@@ -1,4 +1,4 @@
-// app/resolve: flags that depend on each other, limits of memory, and what is refused.
+// llm/resolve: flags that depend on each other, limits of memory, and what is refused.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/loader.h"          // load_engine
-#include "app/resolve.h"         // resolve, plan_to_fit
+#include "llm/loader.h"          // load_engine
+#include "llm/resolve.h"         // resolve, plan_to_fit
 #include "base/error.h"          // Error
 #include "catch.h"               // Catch2, version 2 or 3
 #include "checkpoint/weights.h"  // read_hf_config

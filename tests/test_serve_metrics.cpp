@@ -1,9 +1,9 @@
-// app/serve_metrics: the arithmetic of bench serve against values worked out by hand.
+// bench/serve_metrics: the arithmetic of bench serve against values worked out by hand.
 #include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
-#include "app/serve_metrics.h"  // times_of, report_requests, StepStats
+#include "bench/serve_metrics.h"  // times_of, report_requests, StepStats
 #include "catch.h"              // Catch2, version 2 or 3
 #include "data.h"               // data_path
 #include "subprocess.h"         // contains

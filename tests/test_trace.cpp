@@ -11,7 +11,7 @@
 #include "aborts.h"      // aborts
 #include "base/error.h"  // Error
 #include "catch.h"       // Catch2, version 2 or 3
-#include "core/trace.h"  // TraceWriter
+#include "engine/trace.h"  // TraceWriter
 #include "fake_model.h"  // FakeEngine
 
 using namespace nano;

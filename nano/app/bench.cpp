@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/output_json.h"  // json_text
-#include "app/roofline.h"     // the ceilings, count_macs, profile_json
-#include "app/serve_load.h"   // make_load, prompt_ids
+#include "llm/output_json.h"  // json_text
+#include "bench/roofline.h"     // the ceilings, count_macs, profile_json
+#include "bench/serve_load.h"   // make_load, prompt_ids
 #include "app/start.h"        // start_llm, write_results
-#include "app/stats.h"        // mean, percentile, IdsDigest
+#include "bench/stats.h"        // mean, percentile, IdsDigest
 #include "base/clock.h"       // steady_seconds
 #include "base/error.h"       // Error
 

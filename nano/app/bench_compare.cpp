@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "app/cli.h"          // ArgParser, Args, Failed
-#include "app/compare.h"      // run_order, Measured, report
-#include "app/loader.h"       // check_output_file
-#include "app/output_json.h"  // json_text
+#include "bench/compare.h"      // run_order, Measured, report
+#include "llm/loader.h"       // check_output_file
+#include "llm/output_json.h"  // json_text
 #include "app/start.h"        // check_results_file, write_results
 #include "app/terminal.h"     // ProgressBar
 #include "base/error.h"       // Error

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser, parse_id_list
-#include "app/output_json.h"  // json_text
-#include "app/roofline.h"     // LinearBench, linear_formats, read_gb_per_second
+#include "llm/output_json.h"  // json_text
+#include "bench/roofline.h"     // LinearBench, linear_formats, read_gb_per_second
 #include "app/terminal.h"     // ProgressBar
 #include "base/error.h"       // Error
 

@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"            // ArgParser
-#include "app/output_json.h"    // json_text
-#include "app/serve_load.h"     // make_load, prompt_ids
-#include "app/serve_metrics.h"  // ServedRequest, StepStats
+#include "llm/output_json.h"    // json_text
+#include "bench/serve_load.h"     // make_load, prompt_ids
+#include "bench/serve_metrics.h"  // ServedRequest, StepStats
 #include "app/start.h"          // start_llm, write_results
 #include "base/clock.h"         // steady_seconds
 #include "base/error.h"         // Error

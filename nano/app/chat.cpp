@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "app/cli.h"            // ArgParser
-#include "app/llm.h"            // LLM
-#include "app/sampling_json.h"  // add_sampling_flags, make_sampling_params
+#include "llm/llm.h"            // LLM
+#include "llm/sampling_json.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"          // start_llm, stats_line
 #include "app/terminal.h"       // Interrupt, read_input
 #include "base/error.h"         // Error

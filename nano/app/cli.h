@@ -1,6 +1,6 @@
 // Command lines: one parser for all commands, so that human integers, --no- twins, defaults in --help and the
 // wording of errors are the same everywhere. CLI11 does the parsing; only cli.cpp knows it.
-// Not here: what the flags mean (base/options.h has the engine's table; each command has its own).
+// Not here: what the flags mean (llm/options.h has the engine's table; each command has its own).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"    // Error
-#include "base/options.h"  // EngineOptions
+#include "llm/options.h"  // EngineOptions
 
 namespace CLI {
 class App;
@@ -68,7 +68,7 @@ class ArgParser {
   std::vector<std::string> given_;  // of them
 };
 
-// MODEL or --model, and every engine flag of base/options.h. Declare them first: MODEL is the first positional.
+// MODEL or --model, and every engine flag of llm/options.h. Declare them first: MODEL is the first positional.
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
 
 // "a,b" at its commas; "" is one empty part.

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "app/loader.h"          // model_path, make_backend, memory_report, packed_bytes
-#include "app/output_json.h"     // filled, json_text
-#include "app/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
+#include "llm/loader.h"          // model_path, make_backend, memory_report, packed_bytes
+#include "llm/output_json.h"     // filled, json_text
+#include "llm/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
 #include "base/error.h"          // Error
 #include "checkpoint/weights.h"  // open_weights, read_hf_config
 

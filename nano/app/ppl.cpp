@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/output_json.h"  // filled, json_text
+#include "llm/output_json.h"  // filled, json_text
 #include "app/start.h"        // start_llm, close_trace
 #include "app/terminal.h"     // Interrupt, ProgressBar, read_input
 #include "base/error.h"       // Error

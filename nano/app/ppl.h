@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "app/llm.h"  // LLM
+#include "llm/llm.h"  // LLM
 
 namespace nano {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "app/sampling_json.h"  // set_sampling_field, id_list, integer32, warn_of_low_temperature
+#include "llm/sampling_json.h"  // set_sampling_field, id_list, integer32, warn_of_low_temperature
 #include "app/terminal.h"       // read_input
 #include "base/error.h"         // Error
 #include "base/json.h"          // parse_ordered_json

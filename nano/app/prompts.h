@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/llm.h"  // LLM, Prompt, SamplingParams
+#include "llm/llm.h"  // LLM, Prompt, SamplingParams
 
 namespace nano {
 

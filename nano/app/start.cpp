@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "app/output_json.h"  // json_text
+#include "llm/output_json.h"  // json_text
 
 namespace nano {
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "app/llm.h"       // LLM, RequestOutput
+#include "llm/llm.h"       // LLM, RequestOutput
 #include "app/terminal.h"  // ProgressBar, Interrupt
 
 namespace nano {

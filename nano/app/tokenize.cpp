@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/llm.h"          // load_tokenizer, check_messages, render_conversation
-#include "app/loader.h"       // find_model
-#include "app/output_json.h"  // json_text
+#include "llm/llm.h"          // load_tokenizer, check_messages, render_conversation
+#include "llm/loader.h"       // find_model
+#include "llm/output_json.h"  // json_text
 #include "app/terminal.h"     // read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_ordered_json

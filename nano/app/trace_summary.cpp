@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "app/output_json.h"  // filled, json_text
+#include "llm/output_json.h"  // filled, json_text
 #include "app/terminal.h"     // print_stderr, read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_json

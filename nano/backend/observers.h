@@ -1,7 +1,7 @@
 // Observers: decorators over a Backend that look at each op and change no number. One so far: profiled(), which times
 // every op. (To come: recording activations for calibration, and the difference of two devices.)
 // An observer goes between the backend and all that uses it, so it is put there where the backend is made
-// (app/loader.h); where there is none, nothing is paid for it.
+// (llm/loader.h); where there is none, nothing is paid for it.
 // They do not look inside an op: what its threads do in that time is a profiler's business (perf).
 #pragma once
 

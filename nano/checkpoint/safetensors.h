@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"  // MappedFile
-#include "base/tensor.h"       // Tensor
+#include "checkpoint/tensor.h"       // Tensor
 
 namespace nano {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"   // NANO_CHECK
-#include "base/mathfn.h"  // exp_approx
+#include "base/vector_math.h"  // exp_approx
 
 namespace nano {
 

@@ -14,7 +14,7 @@
 #include "core/block_manager.h"  // BlockManager, BlockEvent
 #include "core/scheduler.h"      // Scheduler, SchedulerConfig
 #include "core/step.h"           // StepPlan, StepResult, SampledToken
-#include "core/trace.h"          // TraceWriter
+#include "engine/trace.h"          // TraceWriter
 #include "engine/runner.h"       // Runner
 
 namespace nano {

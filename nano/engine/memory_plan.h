@@ -1,7 +1,7 @@
 // How much memory there is, what takes it, and how many KV blocks that leaves. Pure arithmetic, as vLLM does it:
 //   requested = device memory × gpu_memory_utilization;  KV = requested − weights − scratch;
 //   blocks = KV / bytes of a block.
-// It measures and allocates nothing: app/resolve.cpp fills in what there is.
+// It measures and allocates nothing: llm/resolve.cpp fills in what there is.
 #pragma once
 
 #include <cstdint>

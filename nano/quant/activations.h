@@ -7,7 +7,7 @@
 //   fp8_token       s = max|x| / 448 per row;  fp8_group128: per row and 128 inputs
 //
 // Each is per row or static: a row's numbers never depend on the batch. Rounding is to nearest, ties to even.
-// These are the plain loops, which ref runs and tests compare with; cpu has its own for int8 (backend/cpu_dot.cpp).
+// These are the plain loops, which ref runs and tests compare with; cpu has its own for int8 (backend/cpu/dot.cpp).
 // Sources: SmoothQuant arXiv 2211.10438 (W8A8); FP8 arXiv 2209.05433.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"  // Error
-#include "text/jinja.h"  // parse, Node, Context, Value, Text
+#include "text/jinja/jinja.h"  // parse, Node, Context, Value, Text
 
 namespace nano {
 namespace jinja {

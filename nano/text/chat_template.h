@@ -1,7 +1,7 @@
 // Chat templates: the subset of Jinja that real templates use, with trim_blocks and lstrip_blocks on as
 // transformers sets them. Templates are foreign code: steps, depth and output size are limited.
 // A feature it lacks is an Error with line and feature when the template is compiled, never another template.
-// Here: if, for, set, namespace, what jinja_builtins.cpp lists, and + - % ~ and comparisons. Not here: macros, block
+// Here: if, for, set, namespace, what jinja/builtins.cpp lists, and + - % ~ and comparisons. Not here: macros, block
 // set, raw, break, includes, tuples, arithmetic on reals, printing a list or mapping other than with tojson.
 // The work is split; jinja.h is the map.
 #pragma once

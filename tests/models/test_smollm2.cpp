@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "app/llm.h"           // LLM
+#include "llm/llm.h"           // LLM
 #include "app/ppl.h"           // measure_perplexity
 #include "base/json.h"         // parse_json
 #include "base/mapped_file.h"  // read_file

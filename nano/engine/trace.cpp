@@ -1,0 +1,125 @@
+#include "engine/trace.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"  // Error, NANO_CHECK
+
+namespace nano {
+
+namespace {
+
+using Json = nlohmann::json;
+
+const char* kind_name(BlockEvent::Kind kind) {
+  switch (kind) {
+    case BlockEvent::Kind::allocated: return "allocated";
+    case BlockEvent::Kind::hit: return "hit";
+    case BlockEvent::Kind::shared: return "shared";
+    case BlockEvent::Kind::cached: return "cached";
+    case BlockEvent::Kind::freed: return "freed";
+    case BlockEvent::Kind::evicted: return "evicted";
+  }
+  return "?";
+}
+
+// dump, but bytes that are not UTF-8 become U+FFFD instead of an exception.
+std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+template <typename Iterator>
+void append_list(std::string& line, const char* name, Iterator begin, Iterator end) {
+  fmt::format_to(std::back_inserter(line), "\"{}\":[{}]", name, fmt::join(begin, end, ","));
+}
+
+void append_seq(std::string& line, const ScheduledSeq& seq, const SeqResult& result, bool admitted) {
+  fmt::format_to(std::back_inserter(line), R"({{"id":{},"pos":{},"n":{},)", seq.id, seq.first_pos,
+                 seq.num_tokens());
+  if (admitted) fmt::format_to(std::back_inserter(line), R"("cached":{},)", seq.first_pos);
+  append_list(line, "new_blocks", seq.block_table.end() - seq.num_new_blocks, seq.block_table.end());
+  fmt::format_to(std::back_inserter(line), R"(,"samples":{},"discard":{},"sampled":[)", seq.samples,
+                 seq.discard);
+  for (size_t i = 0; i < result.sampled.size(); ++i)
+    fmt::format_to(std::back_inserter(line), "{}{}", i ? "," : "", result.sampled[i].id);
+  line += ']';
+  if (!result.error.empty()) line += ",\"error\":" + dumped(result.error);
+  if (result.finish_reason != FinishReason::none)
+    fmt::format_to(std::back_inserter(line), R"(,"finish":"{}")", to_string(result.finish_reason));
+  line += '}';
+}
+
+}  // namespace
+
+TraceWriter::TraceWriter(const std::string& path, const std::string& header_json)
+    : path_(path), file_(nullptr, std::fclose) {
+  Json header = Json::parse(header_json, nullptr, false);
+  if (!header.is_object()) throw Error("the header is not a JSON object", "trace " + path);
+  header["trace"] = "nano";
+  header["version"] = 1;
+  file_.reset(std::fopen(path.c_str(), "wb"));
+  if (!file_) throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path);
+  line_ = dumped(header);
+  write_line();
+}
+
+TraceWriter::~TraceWriter() = default;
+
+void TraceWriter::close() {
+  if (file_ && std::fclose(file_.release()) != 0) fail();
+}
+
+void TraceWriter::fail() {
+  throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path_,
+              "is the disk full?");
+}
+
+void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std::vector<BlockEvent>& events,
+                       double start_seconds) {
+  NANO_CHECK(plan.seqs.size() == result.seqs.size(), "the plan and the result of different steps");
+  fmt::format_to(std::back_inserter(line_),
+                 R"({{"step":{},"time":{:.6f},"schedule":{:.6f},"forward":{:.6f},"sample":{:.6f},)",
+                 plan.step, start_seconds, result.schedule_seconds, result.forward_seconds,
+                 result.sample_seconds);
+  fmt::format_to(std::back_inserter(line_), R"("tokens":{},"running":{},"waiting":{},"free_blocks":{},)",
+                 plan.num_tokens, plan.num_running, plan.num_waiting, plan.num_free_blocks);
+  append_list(line_, "admitted", plan.admitted.begin(), plan.admitted.end());
+  line_ += ',';
+  append_list(line_, "preempted", plan.preempted.begin(), plan.preempted.end());
+  line_ += ",\"events\":[";
+  for (size_t i = 0; i < events.size(); ++i)
+    fmt::format_to(std::back_inserter(line_), R"({}["{}",{},{}])", i ? "," : "", kind_name(events[i].kind),
+                   events[i].seq, events[i].block);
+  line_ += "],\"seqs\":[";
+  for (size_t i = 0; i < plan.seqs.size(); ++i) {
+    if (i) line_ += ',';
+    bool admitted =
+        std::find(plan.admitted.begin(), plan.admitted.end(), plan.seqs[i].id) != plan.admitted.end();
+    append_seq(line_, plan.seqs[i], result.seqs[i], admitted);
+  }
+  line_ += "]}";
+  write_line();
+}
+
+void TraceWriter::request(const char* event, SeqId id, int32_t prompt_tokens, double seconds) {
+  line_ += fmt::format(R"({{"request":{},"id":{},"prompt_tokens":{},"time":{:.6f}}})", dumped(event), id,
+                       prompt_tokens, seconds);
+  write_line();
+}
+
+// stdio buffers: a line costs a copy, not a system call.
+void TraceWriter::write_line() {
+  line_ += '\n';
+  const bool ok = !file_ || std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size();
+  line_.clear();
+  if (ok) return;
+  const int why = errno;
+  file_.reset();
+  errno = why;
+  fail();
+}
+
+}  // namespace nano

@@ -1,0 +1,268 @@
+#include "llm/llm.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"          // steady_seconds
+#include "base/error.h"          // Error
+#include "checkpoint/weights.h"  // read_hf_config
+#include "checkpoint/gguf.h"     // GgufFile
+
+namespace nano {
+
+namespace {
+
+std::string beginning(const std::string& path) {
+  char bytes[4];
+  std::ifstream in(path, std::ios::binary);
+  in.read(bytes, sizeof bytes);
+  return {bytes, size_t(in.gcount())};
+}
+
+// A tokenizer.json is an object; what else is given as a MODEL was probably meant to be a GGUF file.
+void check_may_be_json(const std::string& path, const std::string& begin) {
+  const size_t first = begin.find_first_not_of(" \t\r\n");
+  if (first == begin.npos ? begin.size() == 4 : begin[first] == '{') return;
+  std::string bytes;
+  for (unsigned char c : begin) bytes += fmt::format("{}{:02x}", bytes.empty() ? "" : " ", c);
+  throw Error(begin.empty() ? "not a GGUF file (it is empty)"
+                            : fmt::format("not a GGUF file (it begins with the bytes {})", bytes),
+              path, "MODEL is a .gguf file or a Hugging Face directory");
+}
+
+// A tokenizer for models that have none. A byte is a token, and a token's text is its number: random weights have
+// nothing to say, but everything around them can run.
+std::unique_ptr<Tokenizer> make_dummy_tokenizer(int32_t vocab_size) {
+  BpeModel::Options options;
+  options.byte_level = false;
+  options.byte_fallback = true;
+  BpeModel model(options);
+  std::vector<Tokenizer::Token> tokens;
+  for (int32_t id = 0; id < vocab_size; ++id) {
+    Tokenizer::Token& token = tokens.emplace_back();
+    token.text = id < 256 ? fmt::format("<0x{:02X}>", id) : fmt::format("<{}>", id);
+    token.bytes = fmt::format(" {}", id);
+    if (id < 256) model.add_token(id, token.text, false);
+  }
+  return std::make_unique<Tokenizer>(std::move(tokens), std::move(model), Normalizer(), Pretokenizer());
+}
+
+// For --load-format dummy: the tokenizer beside the config.json, or one that needs no file.
+std::unique_ptr<Tokenizer> tokenizer_of_shape(const std::string& config) {
+  const std::filesystem::path beside = std::filesystem::path(config).parent_path() / "tokenizer.json";
+  if (std::filesystem::exists(beside)) return tokenizer_from_hf(beside.string());
+  return make_dummy_tokenizer(read_hf_config(config).V);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+  if (std::filesystem::is_directory(path)) return tokenizer_from_hf(path);
+  const std::string begin = beginning(path);
+  if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
+  if (std::ifstream(path)) check_may_be_json(path, begin);  // else reading it says why it cannot be
+  return tokenizer_from_hf(path);
+}
+
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where) {
+  bool good = messages.is_array();
+  for (const auto& message : messages) good = good && message.is_object();
+  if (!good)
+    throw Error("'messages' must be a list of objects", where,
+                R"([{"role": "user", "content": "…"}] is a conversation)");
+}
+
+Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                           const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                           const std::optional<std::string>& bos_token,
+                           const std::optional<std::string>& eos_token) {
+  nlohmann::ordered_json variables;
+  variables["messages"] = messages;
+  variables["add_generation_prompt"] = add_generation_prompt;
+  auto set = [&](const char* name, const std::optional<std::string>& given, int32_t id) {
+    if (given || id >= 0) variables[name] = given ? *given : tokenizer.token_text(id);
+  };
+  set("bos_token", bos_token, tokenizer.bos_id);
+  set("eos_token", eos_token, tokenizer.eos_id);
+  const std::vector<RenderedSpan> spans = chat_template.render(variables);
+  Prompt prompt;
+  for (const RenderedSpan& span : spans) prompt.text += span.text;
+  prompt.token_ids = encode_spans(tokenizer, spans);
+  // The template wrote BOS itself, or the tokenizer adds it: never both.
+  if (tokenizer.add_bos && tokenizer.bos_id >= 0 &&
+      (prompt.token_ids.empty() || prompt.token_ids[0] != tokenizer.bos_id))
+    prompt.token_ids.insert(prompt.token_ids.begin(), tokenizer.bos_id);
+  return prompt;
+}
+
+LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTemplateOptions& chat_template,
+         const Observe& observe)
+    : start_seconds_(steady_seconds()) {
+  const std::string path = model_path(options);
+  tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
+  load_chat_template(chat_template);
+  loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);
+}
+
+LLM::~LLM() = default;
+
+double LLM::now() const { return steady_seconds() - start_seconds_; }
+
+void LLM::load_chat_template(const ChatTemplateOptions& options) {
+  const bool own = options.source.empty();
+  const std::string& source = own ? tokenizer_->chat_template : options.source;
+  if (source.empty()) return;
+  try {
+    chat_template_ = std::make_unique<ChatTemplate>(source);
+  } catch (const Error& error) {
+    template_error_.emplace(error.problem, error.where,
+                            own ? "give another with --chat-template, or use `run --raw`" : error.hint);
+    if (options.required || !own) throw *template_error_;
+  }
+}
+
+Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt) const {
+  if (template_error_) throw *template_error_;
+  if (!chat_template_)
+    throw Error("this model has no chat template", loaded_->options.model,
+                "use plain completion (--raw), or give --chat-template");
+  return render_conversation(*tokenizer_, *chat_template_, messages, add_generation_prompt);
+}
+
+void LLM::add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
+                      int32_t priority) {
+  Live live;
+  live.params = params;
+  live.output.request_id = request_id;
+  live.output.prompt = prompt.text;
+  live.output.prompt_token_ids =
+      prompt.token_ids.empty() ? tokenizer_->encode(prompt.text) : prompt.token_ids;
+  live.output.metrics.arrival = now();
+  loaded_->engine->add_request(request_id, live.output.prompt_token_ids, params, priority);
+  for (int32_t i = 0; i < params.n; ++i) {
+    live.output.outputs.emplace_back().index = i;
+    live.decoders.emplace_back(*tokenizer_, params.stop, params.include_stop_str_in_output,
+                               params.skip_special_tokens, /*continues_text=*/true);
+  }
+  live_.emplace(request_id, std::move(live));
+}
+
+std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
+  loaded_->engine->abort(request_id);
+  auto it = live_.find(request_id);
+  if (it == live_.end()) return std::nullopt;
+  Live live = std::move(it->second);
+  live_.erase(it);
+  for (CompletionOutput& answer : live.output.outputs) {
+    if (answer.finish_reason != FinishReason::none) continue;
+    answer.finish_reason = FinishReason::abort;
+    answer.delta = live.decoders[size_t(answer.index)].finish();
+    answer.text += answer.delta;
+  }
+  live.output.finished = true;
+  live.output.metrics.finished = now();
+  return std::move(live.output);
+}
+
+void LLM::step(const OnUpdate& on_update) {
+  for (const SequenceOutput& from : loaded_->engine->step()) {
+    auto it = live_.find(from.request_id);
+    if (it == live_.end()) continue;
+    Live& live = it->second;
+    apply(from, live);
+    RequestOutput& out = live.output;
+    out.finished = std::all_of(out.outputs.begin(), out.outputs.end(),
+                               [](const auto& o) { return o.finish_reason != FinishReason::none; });
+    if (out.finished) out.metrics.finished = now();
+    if (on_update) on_update(out);
+    if (out.finished) live_.erase(it);
+  }
+}
+
+// Token ids become text; a stop string found in the text ends the sequence here, because the engine has no text.
+void LLM::apply(const SequenceOutput& from, Live& live) {
+  RequestOutput& out = live.output;
+  CompletionOutput& answer = out.outputs[size_t(from.index)];
+  StreamDecoder& decoder = live.decoders[size_t(from.index)];
+  if (from.index == 0) out.num_cached_tokens = from.num_cached_tokens;
+  for (const SampledToken& token : from.prompt_logprobs) out.prompt_logprobs.push_back(token.logprobs);
+  if (!from.error.empty()) out.error = from.error;
+
+  answer.delta.clear();
+  answer.finish_reason = from.finish_reason;
+  answer.stop_token = from.stop_token;
+  for (const SampledToken& token : from.tokens) {
+    if (out.metrics.first_token == 0) out.metrics.first_token = now();
+    answer.token_ids.push_back(token.id);
+    if (!token.logprobs.empty()) {
+      answer.cumulative_logprob += token.logprobs[0].logprob;
+      answer.logprobs.push_back(token.logprobs);
+    }
+    // The token that ended the answer (EOS or a stop id) is in token_ids, not in the text.
+    const bool stop_token = from.finish_reason == FinishReason::stop && &token == &from.tokens.back();
+    if (stop_token && !live.params.include_stop_str_in_output) continue;
+    answer.delta += decoder.add(token.id, int32_t(answer.token_ids.size()) > live.params.min_tokens);
+    if (decoder.stopped()) {
+      answer.finish_reason = FinishReason::stop;
+      answer.stop_string = decoder.stop_string();
+      loaded_->engine->finish(out.request_id, from.index, FinishReason::stop);
+      break;
+    }
+  }
+  if (answer.finish_reason != FinishReason::none) answer.delta += decoder.finish();
+  answer.text += answer.delta;
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
+                                         const std::vector<SamplingParams>& params, const OnUpdate& on_update,
+                                         const std::function<bool()>& interrupted,
+                                         const std::vector<int32_t>& priorities) {
+  if (params.size() != 1 && params.size() != prompts.size())
+    throw Error(
+        fmt::format("{} SamplingParams for {} prompts: give one, or one each", params.size(), prompts.size()),
+        "generate");
+  if (!priorities.empty() && priorities.size() != prompts.size())
+    throw Error(fmt::format("{} priorities for {} prompts: give none, or one each", priorities.size(),
+                            prompts.size()),
+                "generate");
+  std::vector<RequestOutput> results(prompts.size());
+  std::map<std::string, size_t> place;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::string id = std::to_string(next_request_++);
+    place[id] = i;
+    try {
+      if (!prompts[i].error.empty()) throw Error(prompts[i].error);
+      add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
+    } catch (const Error& error) {  // one bad prompt is that prompt's failure only
+      results[i].request_id = id;
+      results[i].prompt = prompts[i].text;
+      results[i].finished = true;
+      // The id is ours; the caller knows the prompt by its place.
+      results[i].error = error.where == id ? Error(error.problem, "", error.hint).what() : error.what();
+    }
+  }
+  auto update = [&](const RequestOutput& out) {
+    if (on_update) on_update(out);
+    const auto it = place.find(out.request_id);
+    if (out.finished && it != place.end()) results[it->second] = out;
+  };
+  while (has_work()) {
+    if (interrupted && interrupted()) {
+      for (const auto& [id, i] : place)
+        if (auto partial = abort(id)) results[i] = std::move(*partial);
+      break;
+    }
+    try {
+      step(update);
+    } catch (...) {  // nobody is left to whom these belong
+      for (const auto& [id, i] : place) abort(id);
+      throw;
+    }
+  }
+  return results;
+}
+
+}  // namespace nano

@@ -1,0 +1,129 @@
+// The C++ face of the engine, as vLLM's Python one:
+//
+//   nano::LLM llm(options);
+//   for (const auto& out : llm.generate({{"The sea"}}, params)) puts(out.outputs[0].text.c_str());
+//
+// It adds to the engine what needs text: tokenizing, incremental detokenizing, stop strings, RequestOutput.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llm/loader.h"           // LoadedEngine, Progress, Observe
+#include "base/error.h"           // Error
+#include "text/chat_template.h"   // ChatTemplate
+#include "text/stream_decoder.h"  // StreamDecoder
+#include "text/tokenizer.h"       // Tokenizer
+
+namespace nano {
+
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> token_ids;  // used as they are when not empty; text may then be anything
+  std::string error = {};          // set: what was given is no prompt, and this is why
+};
+
+struct CompletionOutput {
+  int32_t index = 0;
+  std::string text, delta;  // all so far; what the last step added
+  std::vector<int32_t> token_ids;
+  std::vector<std::vector<TokenLogprob>> logprobs;  // one list a token; empty if not asked for
+  double cumulative_logprob = 0;
+  FinishReason finish_reason = FinishReason::none;
+  std::string stop_string;  // stop_reason is this string, or stop_token, or null
+  int32_t stop_token = -1;
+};
+
+struct RequestMetrics {  // seconds since the LLM was made
+  double arrival = 0, first_token = 0, finished = 0;
+};
+
+struct RequestOutput {
+  std::string request_id, prompt;
+  std::vector<int32_t> prompt_token_ids;
+  std::vector<std::vector<TokenLogprob>> prompt_logprobs;  // of tokens 1, 2, …; the first has none
+  std::vector<CompletionOutput> outputs;
+  bool finished = false;
+  int32_t num_cached_tokens = 0;
+  RequestMetrics metrics;
+  std::string error;  // set: the request failed, and this is why
+};
+
+struct ChatTemplateOptions {
+  std::string source;     // Jinja, in place of the model's own; "" = the model's
+  bool required = false;  // conversations are going to be rendered
+};
+
+class LLM {
+ public:
+  // A model's own template that cannot be compiled is an Error here if one is required, else where it is first used:
+  // plain completion works without. A given one must be right in any case. Error: also all that load_engine refuses.
+  explicit LLM(const EngineOptions& options, const Progress& progress = {},
+               const ChatTemplateOptions& chat_template = {}, const Observe& observe = {});
+  ~LLM();
+
+  // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities
+  // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its
+  // RequestOutput has an error. on_update is called for every request that a step advanced.
+  // Once `interrupted` says so, what still runs is aborted and keeps what it has. If a step throws, or on_update does,
+  // the requests of this call are aborted and the next call starts afresh.
+  using OnUpdate = std::function<void(const RequestOutput&)>;
+  std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
+                                      const std::vector<SamplingParams>& params,
+                                      const OnUpdate& on_update = {},
+                                      const std::function<bool()>& interrupted = {},
+                                      const std::vector<int32_t>& priorities = {});
+
+  // One conversation to a prompt, through the model's chat template. What a message says is never read as a
+  // control token. Error: no template, or the template's own complaint.
+  Prompt apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt = true) const;
+  bool has_chat_template() const { return chat_template_ != nullptr || template_error_; }
+
+  // The pieces of generate(), for an interactive program: add, then step until nothing is left.
+  void add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
+                   int32_t priority = 0);
+  // What there is of it, with FinishReason::abort where it was not over; nothing if the id is not running.
+  std::optional<RequestOutput> abort(const std::string& request_id);
+  bool has_work() const { return loaded_->engine->has_work(); }
+  void step(const OnUpdate& on_update);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const LoadedEngine& loaded() const { return *loaded_; }
+  LoadedEngine& loaded() { return *loaded_; }
+
+ private:
+  struct Live {  // a request on its way
+    RequestOutput output;
+    SamplingParams params;
+    std::vector<StreamDecoder> decoders;  // one an answer
+  };
+  void load_chat_template(const ChatTemplateOptions& options);
+  void apply(const SequenceOutput& from, Live& live);
+  double now() const;
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_template_;
+  std::optional<Error> template_error_;  // there is a template, and this is what is wrong with it
+  std::unique_ptr<LoadedEngine> loaded_;
+  std::map<std::string, Live> live_;
+  double start_seconds_;
+  int64_t next_request_ = 0;
+};
+
+// The tokenizer of a .gguf file, a Hugging Face directory or a tokenizer.json; needs no weights.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// Error naming `where` unless these are a conversation: a list of objects.
+void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
+// A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
+// bos_token and eos_token default to the tokenizer's.
+Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                           const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                           const std::optional<std::string>& bos_token = {},
+                           const std::optional<std::string>& eos_token = {});
+
+}  // namespace nano

@@ -1,0 +1,197 @@
+#include "llm/loader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"  // Error
+
+namespace nano {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names are looked up beside the binary's repository (build/nano → ..) and in the current directory.
+std::vector<fs::path> roots() {
+  std::vector<fs::path> list{fs::current_path()};
+  std::error_code ignored;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", ignored);
+  for (fs::path dir = binary.parent_path(); dir.has_relative_path(); dir = dir.parent_path())
+    if (fs::exists(dir / "lessons" / "models", ignored)) {
+      list.push_back(dir);
+      break;
+    }
+  return list;
+}
+
+void check_quantization(const EngineOptions& options, const Weights& weights) {
+  if (!options.quantization.empty() && options.quantization != weights.quantization)
+    throw Error("Quantization method of the checkpoint (" +
+                    (weights.quantization.empty() ? std::string("none") : weights.quantization) +
+                    ") does not match the `quantization` argument (" + options.quantization + ")",
+                "--quantization", "leave the flag out: the checkpoint says what it is");
+}
+
+std::string trace_header(const LoadedEngine& loaded) {
+  const ModelConfig& c = loaded.model->config;
+  nlohmann::ordered_json header;
+  header["model"] = {{"path", loaded.options.model},
+                     {"architecture", c.architecture},
+                     {"L", c.L},
+                     {"C", c.C},
+                     {"H", c.H},
+                     {"KVH", c.KVH},
+                     {"D", c.D},
+                     {"F", c.F},
+                     {"V", c.V}};
+  header["flags"] = nlohmann::ordered_json::parse(options_json(loaded.options));
+  header["machine"] = {{"backend", loaded.backend->describe()}, {"cores", sysconf(_SC_NPROCESSORS_ONLN)}};
+  header["block_size"] = loaded.resolved.block_size;
+  header["num_blocks"] = loaded.kv.num_blocks;
+  header["max_num_batched_tokens"] = loaded.resolved.scheduler.max_num_batched_tokens;
+  header["max_num_seqs"] = loaded.resolved.scheduler.max_num_seqs;
+  return header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// The system hands out addresses freely and memory only when it is touched, so the bookkeeping of the blocks, which
+// is touched at once, is what must fit.
+void allocate_cache(LoadedEngine& e) {
+  constexpr int64_t kBookkeeping = 128;  // bytes a block, about
+  const MemoryPlan& m = e.resolved.memory;
+  const char* flag = m.num_gpu_blocks_override ? "--num-gpu-blocks-override"
+                     : m.kv_cache_memory_bytes ? "--kv-cache-memory-bytes"
+                                               : "--device-memory";
+  const Error too_large(fmt::format("this machine cannot hold a KV cache of {} in {} blocks",
+                                    format_bytes(m.kv_bytes), m.num_blocks),
+                        flag, "give less");
+  if (m.num_blocks * kBookkeeping > physical_memory() / 2) throw too_large;
+  try {
+    e.kv = allocate_kv_cache(*e.backend, e.model->config, choose_device(e.options).kv_dtype, m.num_blocks,
+                             e.resolved.block_size);
+  } catch (const Error&) {
+    throw too_large;
+  }
+}
+
+}  // namespace
+
+LoadedEngine::~LoadedEngine() = default;
+
+int64_t packed_bytes(const Weights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, w] : weights.linears())
+    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
+  return bytes;
+}
+
+std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+  const DeviceChoice choice = choose_device(options);
+  if (options.threads < 0 || options.threads > 4096) throw Error("must be from 0 to 4096", "--threads");
+  if (choice.device == "ref") return make_ref_backend(choice.activations);
+  return make_cpu_backend(choice.activations, int32_t(options.threads));
+}
+
+std::string find_model(const std::string& name) {
+  std::error_code ignored;
+  if (fs::exists(name, ignored)) return name;
+  static const std::map<std::string, std::vector<std::string>> known = {
+      {"tiny", {"lessons/models/tiny-Q8_0.gguf"}},
+      {"tiny-draft", {"lessons/models/tiny-draft-Q8_0.gguf"}},
+      {"smollm2", {"models/SmolLM2-135M-Instruct.Q4_1.gguf"}},
+  };
+  if (auto it = known.find(name); it != known.end())
+    for (const fs::path& root : roots())
+      for (const std::string& file : it->second)
+        if (fs::exists(root / file, ignored)) return (root / file).string();
+  throw Error("no such file or directory, nor a model that is here by name", name,
+              name == "smollm2" ? "`make models` fetches it" : "names: tiny, tiny-draft, smollm2");
+}
+
+std::string model_path(const EngineOptions& options) {
+  std::string path = find_model(options.model);
+  if (options.load_format != "dummy") return path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return path + "/config.json";
+  char begin[4] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+  if (std::string(begin, sizeof begin) == "GGUF")
+    throw Error("--load-format dummy needs a config.json, and this is a GGUF file", path,
+                "give a config.json, or the directory that holds one");
+  return path;
+}
+
+void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options) {
+  if (output.empty()) return;
+  const fs::path model = find_model(options.model);
+  std::error_code ignored;  // of a file that is not there yet, or a directory that is none
+  bool same = fs::equivalent(output, model, ignored);
+  for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored))
+    same = same || fs::equivalent(output, entry.path(), ignored);
+  if (same)
+    throw Error(output + " is a file of the model, and would be overwritten", flag, "name another file");
+}
+
+std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,
+                                          const std::vector<int32_t>& stop_ids, const Progress& progress,
+                                          const Observe& observe) {
+  auto loaded = std::make_unique<LoadedEngine>();
+  LoadedEngine& e = *loaded;
+  e.options = options;
+  const bool dummy = options.load_format == "dummy";
+  const std::string path = model_path(options);
+  check_output_file("--trace", options.trace, options);
+
+  e.backend = make_backend(options);
+  if (observe) e.backend = observe(std::move(e.backend));
+  if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
+    const ModelConfig config = read_hf_config(path);
+    resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
+  }
+  e.weights = open_weights(path, dummy, uint64_t(options.seed));
+  check_quantization(options, *e.weights);
+  if (!options.quantized_linear) expand_to_float32(*e.weights);
+  resolve(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
+
+  e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
+  e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);
+  const SchedulerConfig& s = e.resolved.scheduler;
+  allocate_cache(e);
+  e.runner = std::make_unique<Runner>(*e.model, e.kv, *e.backend, s.max_num_batched_tokens, s.max_num_seqs,
+                                      s.max_model_len);
+
+  EngineConfig config;
+  config.scheduler = s;
+  config.enable_prefix_caching = e.resolved.enable_prefix_caching;
+  config.sampler = options.sampler;
+  config.max_logprobs = int32_t(options.max_logprobs);
+  config.seed = uint64_t(options.seed);
+  config.vocab_size = tokenizer_size > 0 ? std::min(tokenizer_size, e.model->config.V) : e.model->config.V;
+  config.eos_ids = stop_ids;
+  e.engine = std::make_unique<Engine>(config, *e.runner, e.kv, *e.backend);
+  if (!options.trace.empty()) {
+    e.trace = std::make_unique<TraceWriter>(options.trace, trace_header(e));
+    e.engine->trace_to(e.trace.get());
+  }
+  return loaded;
+}
+
+std::string memory_report(const MemoryPlan& m) {
+  return fmt::format(
+      "memory {}: weights {}, KV cache {}, scratch {}\n"
+      "GPU KV cache size: {} tokens, Maximum concurrency for {} tokens per request: {:.2f}x\n",
+      format_bytes(m.total()), format_bytes(m.weights), format_bytes(m.kv_bytes), format_bytes(m.scratch),
+      int64_t(m.num_blocks) * m.block_size, m.max_model_len, m.max_concurrency());
+}
+
+std::string start_report(const LoadedEngine& e) {
+  return fmt::format("device {}\n{}{}", e.backend->describe(), memory_report(e.resolved.memory),
+                     e.resolved.notes);
+}
+
+}  // namespace nano

@@ -1,0 +1,60 @@
+// From options to a running engine: open the checkpoint, make the backend, pack the weights, plan the memory,
+// allocate the KV cache, join the parts.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "llm/resolve.h"         // Resolved
+#include "llm/options.h"        // EngineOptions
+#include "checkpoint/weights.h"  // Weights
+#include "engine/engine.h"       // Engine
+
+namespace nano {
+
+// Everything that lives as long as an engine, in the order in which it is built (and the reverse of destruction).
+struct LoadedEngine {
+  EngineOptions options;
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transformer> model;
+  Resolved resolved;
+  KvCache kv;
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<TraceWriter> trace;
+
+  ~LoadedEngine();
+};
+
+// progress(done, total): bytes of weights packed.
+using Progress = std::function<void(int64_t, int64_t)>;
+// Puts an observer (backend/observers.h) around the backend before anything uses it.
+using Observe = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>;
+
+// `tokenizer_size`: ids with a text (0 = all rows of the model); `stop_ids`: the tokenizer's, which end an answer.
+// Error: anything wrong with the file, the flags or the memory.
+std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size = 0,
+                                          const std::vector<int32_t>& stop_ids = {},
+                                          const Progress& progress = {}, const Observe& observe = {});
+
+// "tiny" or "smollm2" → the file that `make` fetched or the repository ships; a path stays as it is. Error: neither.
+std::string find_model(const std::string& name);
+// The file or directory that options.model names; with --load-format dummy its config.json. Error: as above, or a GGUF
+// file that is to be a dummy.
+std::string model_path(const EngineOptions& options);
+// Error if `output`, the file of `flag` ("--trace"), is the model or a file in its directory, by whatever name: writing
+// would destroy it. "" is no file.
+void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options);
+// The backend of --device. Error: flags it can't have.
+std::unique_ptr<Backend> make_backend(const EngineOptions& options);
+// Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is
+// not the head as well is not packed: its rows are decoded from the file.
+int64_t packed_bytes(const Weights& weights);
+// The ledger, "GPU KV cache size" and "Maximum concurrency" (vLLM's words), in two lines; the start-up report has them
+// between the device and the notes.
+std::string memory_report(const MemoryPlan& memory);
+std::string start_report(const LoadedEngine& loaded);
+
+}  // namespace nano

@@ -1,0 +1,154 @@
+#include "llm/options.h"
+
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"  // Error
+
+namespace nano {
+
+namespace {
+
+using O = EngineOptions;
+const char* const kModel = "Model";
+const char* const kMemory = "Memory and KV cache";
+const char* const kScheduler = "Scheduler";
+const char* const kOutput = "Sampling and reports";
+
+const Flag kFlags[] = {
+    {"device", &O::device, kModel, "",
+     "where it computes: ref = plain loops to step through, cpu = SIMD and threads", "auto|ref|cpu"},
+    {"dtype", &O::dtype, kModel, "", "type of activations between ops",
+     "auto|float32|float|float16|half|bfloat16"},
+    {"load-format", &O::load_format, kModel, "", "dummy = random weights from a config.json", "auto|dummy"},
+    {"quantization", &O::quantization, kModel, "quantized linear", "must be what the checkpoint is, if given",
+     ""},
+    {"quantized-linear", &O::quantized_linear, kModel, "quantized linear",
+     "off: the same checkpoint expanded to float32", ""},
+    {"activation-dtype", &O::activation_dtype, kModel, "quantized linear",
+     "what a quantised matrix is multiplied with", "auto|float32|int8"},
+    {"max-model-len", &O::max_model_len, kModel, "",
+     "longest prompt + output; default: the model's context; -1 = what the memory allows", ""},
+    {"seed", &O::seed, kModel, "sampler", "of requests that bring none", ""},
+    {"threads", &O::threads, kModel, "", "0 = the cores that this process may use", ""},
+
+    {"gpu-memory-utilization", &O::gpu_memory_utilization, kMemory, "block manager",
+     "share of the device's memory for weights, scratch and KV cache", ""},
+    {"device-memory", &O::device_memory, kMemory, "block manager",
+     "the memory of the \"GPU\" on ref and cpu, e.g. 80GB; default: half of the machine's, of which the KV "
+     "cache "
+     "takes no more than 4 GiB unless one sequence of max-model-len needs it",
+     ""},
+    {"kv-cache-memory-bytes", &O::kv_cache_memory_bytes, kMemory, "block manager",
+     "the KV cache's bytes; overrides the two above", ""},
+    {"num-gpu-blocks-override", &O::num_gpu_blocks_override, kMemory, "block manager", "this many blocks",
+     ""},
+    {"kv-cache-dtype", &O::kv_cache_dtype, kMemory, "block manager", "auto: float32 on ref, float16 on cpu",
+     "auto|float32|float16|bfloat16"},
+    {"block-size", &O::block_size, kMemory, "block manager", "tokens a block", ""},
+    {"kv-cache", &O::kv_cache, kMemory, "block manager",
+     "off: every step recomputes the whole sequence, O(n²)", ""},
+    {"paged-kv", &O::paged_kv, kMemory, "block manager", "off: one block of max-model-len a sequence", ""},
+    {"enable-prefix-caching", &O::enable_prefix_caching, kMemory, "prefix cache",
+     "off: a prompt's beginning is never found again", ""},
+
+    {"scheduling", &O::scheduling, kScheduler, "scheduler", "static: a batch starts and ends together",
+     "continuous|static"},
+    {"scheduling-policy", &O::scheduling_policy, kScheduler, "scheduler", "which waiting request is next",
+     "fcfs|priority"},
+    {"max-num-batched-tokens", &O::max_num_batched_tokens, kScheduler, "chunked prefill",
+     fmt::format(
+         "tokens a step may compute; default {}, or max-model-len if that is more and a prompt has to be "
+         "computed whole",
+         kDefaultBatchedTokens),
+     ""},
+    {"max-num-seqs", &O::max_num_seqs, kScheduler, "scheduler",
+     fmt::format("sequences that run at once; default {}, or what max-num-batched-tokens allows",
+                 kDefaultSeqs),
+     ""},
+    {"enable-chunked-prefill", &O::enable_chunked_prefill, kScheduler, "chunked prefill",
+     "off: a prompt is computed whole or waits", ""},
+    {"long-prefill-token-threshold", &O::long_prefill_token_threshold, kScheduler, "chunked prefill",
+     "most tokens of one prompt in a step; 0 = no limit", ""},
+
+    {"sampler", &O::sampler, kOutput, "sampler", "off: always the most likely token", ""},
+    {"max-logprobs", &O::max_logprobs, kOutput, "sampler",
+     "most log-probabilities a request may ask for; -1 = all", ""},
+    {"generation-config", &O::generation_config, kOutput, "sampler",
+     "vllm = no sampling defaults from the model's generation_config.json", "auto|vllm"},
+    {"trace", &O::trace, kOutput, "scheduler", "write every step to this file as JSON lines", ""},
+    {"stats", &O::stats, kOutput, "", "off: no start report and no figures at the end, on stderr", ""},
+};
+
+// "" and B = 1; k m g = 1000s and K M G = 1024s; with B for bytes kB and KB alike = 1000s, KiB = 1024s. NaN: unknown.
+double unit_factor(const std::string& unit) {
+  if (unit.empty() || unit == "B") return 1;
+  const bool bytes = unit.back() == 'B', binary = unit.size() == 3 && unit[1] == 'i' && bytes;
+  const char letter = char(std::tolower(static_cast<unsigned char>(unit[0])));
+  const size_t power = std::string("kmg").find(letter);
+  if (power == std::string::npos || unit.size() != (binary ? 3u : bytes ? 2u : 1u)) return NAN;
+  const bool upper_count = !bytes && unit[0] != letter;
+  return std::pow(binary || upper_count ? 1024.0 : 1000.0, double(power) + 1);
+}
+
+}  // namespace
+
+std::span<const Flag> engine_flags() { return kFlags; }
+
+void check_choice(const std::string& value, const std::string& choices, const std::string& where) {
+  const bool one = value.find('|') == std::string::npos;
+  if (choices.empty() || (one && ("|" + choices + "|").find("|" + value + "|") != std::string::npos)) return;
+  std::string list;
+  for (char c : choices) list += c == '|' ? std::string(", ") : std::string(1, c);
+  throw Error("'" + value + "' is not known", where, "one of " + list);
+}
+
+void check_choices(const EngineOptions& options) {
+  for (const Flag& flag : kFlags)
+    if (auto field = std::get_if<std::string EngineOptions::*>(&flag.field))
+      check_choice(options.**field, flag.choices, std::string("--") + flag.name);
+}
+
+int64_t parse_human_int(const std::string& text, const std::string& where) {
+  const Error bad("'" + text + "' is not a whole number", where,
+                  "examples: 4096, 1k = 1000, 1K = 1024, 80GB, 80GiB");
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  int64_t exact = 0;  // a double would lose the last digits of a long seed
+  if (auto [rest, error] = std::from_chars(begin, end, exact); rest == end && error == std::errc())
+    return exact;
+
+  if (text.find_first_not_of("+-.0123456789eEkKmMgGiB") != std::string::npos)
+    throw bad;  // no inf, no hex, no space
+  char* unit_begin = nullptr;
+  const double number = std::strtod(text.c_str(), &unit_begin);
+  if (unit_begin == text.c_str()) throw bad;
+  const double value = number * unit_factor(unit_begin);
+  const double whole = std::nearbyint(value);  // 4.35k is 4349.999… in binary
+  if (!(std::fabs(value) < 9.0e18) || std::fabs(value - whole) > 4e-16 * std::fabs(value)) throw bad;
+  return int64_t(whole);
+}
+
+std::string options_json(const EngineOptions& options) {
+  nlohmann::ordered_json json;
+  json["model"] = options.model;
+  for (const Flag& flag : kFlags)
+    std::visit(
+        [&](auto field) {
+          const auto& value = options.*field;
+          if constexpr (requires { value.has_value(); }) {
+            if (value) json[flag.name] = *value;
+          } else {
+            json[flag.name] = value;
+          }
+        },
+        flag.field);
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace nano

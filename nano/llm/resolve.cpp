@@ -1,0 +1,199 @@
+#include "llm/resolve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/cgroup.h"        // cgroup_memory_limit
+#include "base/error.h"         // Error
+#include "engine/runner.h"      // Runner::batch_bytes
+#include "model/kv_cache.h"     // kv_bytes_per_token
+#include "model/transformer.h"  // Transformer::activation_bytes, limits
+
+namespace nano {
+
+namespace {
+
+int32_t in_range(int64_t value, int64_t low, const char* flag) {
+  if (value < low || value > INT32_MAX)
+    throw Error(fmt::format("{} is out of range: at least {}, at most {}", value, low, INT32_MAX), flag);
+  return int32_t(value);
+}
+
+void resolve_scheduler(const EngineOptions& options, Resolved& r) {
+  SchedulerConfig& s = r.scheduler;
+  s.continuous = options.scheduling == "continuous";
+  s.priority_policy = options.scheduling_policy == "priority";
+  s.kv_cache = options.kv_cache;
+  s.enable_chunked_prefill = options.enable_chunked_prefill;
+  auto off = [&](bool& feature, const char* line) {
+    if (feature) r.notes += std::string(line) + "\n";
+    feature = false;
+  };
+  if (!options.kv_cache) {  // nothing computed stays, so there is nothing to share and a chunk leads nowhere
+    off(s.enable_chunked_prefill, "--no-kv-cache implies --no-enable-chunked-prefill");
+    off(r.enable_prefix_caching, "--no-kv-cache implies --no-enable-prefix-caching");
+  }
+  if (!options.paged_kv)
+    off(r.enable_prefix_caching, "--no-paged-kv implies --no-enable-prefix-caching: one block a sequence");
+
+  const int32_t max_model_len = s.max_model_len;
+  if (options.max_num_batched_tokens) {
+    s.max_num_batched_tokens = in_range(*options.max_num_batched_tokens, 1, "--max-num-batched-tokens");
+  } else {
+    s.max_num_batched_tokens =
+        int32_t(s.enable_chunked_prefill ? kDefaultBatchedTokens
+                                         : std::max<int64_t>(kDefaultBatchedTokens, max_model_len));
+  }
+  const int32_t budget = s.max_num_batched_tokens;
+  s.max_num_seqs = options.max_num_seqs ? in_range(*options.max_num_seqs, 1, "--max-num-seqs")
+                                        : int32_t(std::min<int64_t>(kDefaultSeqs, budget));
+  if (!s.enable_chunked_prefill && budget < max_model_len)
+    throw Error(
+        fmt::format("max_num_batched_tokens ({}) is smaller than max_model_len ({}), and without chunked "
+                    "prefill a longer prompt would wait for ever",
+                    budget, max_model_len),
+        "--max-num-batched-tokens", "raise it, lower --max-model-len, or use --enable-chunked-prefill");
+  if (budget < s.max_num_seqs)
+    throw Error(
+        fmt::format("max_num_batched_tokens ({}) is smaller than max_num_seqs ({})", budget, s.max_num_seqs),
+        "--max-num-batched-tokens", "every running sequence needs one token a step");
+  s.long_prefill_token_threshold =
+      in_range(options.long_prefill_token_threshold, 0, "--long-prefill-token-threshold");
+  if (s.long_prefill_token_threshold > max_model_len)
+    throw Error("it is greater than max_model_len", "--long-prefill-token-threshold");
+}
+
+// This may be somebody's laptop: where nobody said how much memory there is, the KV cache gets no more than 4 GiB,
+// or what one sequence needs.
+int64_t default_device_memory(const EngineOptions& options, const MemoryPlan& m) {
+  const int64_t kv = std::max(int64_t(4) << 30, m.blocks_per_seq() * m.block_bytes());
+  const double enough = std::ceil(double(m.weights + m.scratch + kv) / m.utilization);
+  return int64_t(std::min(double(most_device_memory(options)), enough));
+}
+
+void check_countable(const ModelConfig& c, const SchedulerConfig& s, int64_t kv_bytes_per_token) {
+  const double kv = double(kv_bytes_per_token) * s.max_model_len * s.max_num_seqs;
+  const double step = double(s.max_num_batched_tokens) * (double(c.C) + c.F + double(c.H) * c.D);
+  if (kv > 4e18 || step > 1e17) throw Error("the memory of this shape is too large to count", "memory");
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const EngineOptions& options) {
+  check_choices(options);
+  DeviceChoice r;
+  r.device = options.device == "auto" ? "cpu" : options.device;
+  const std::string &dtype = options.dtype, &kv = options.kv_cache_dtype;
+  if (dtype != "auto" && dtype != "float32" && dtype != "float")
+    throw Error(dtype + " activations are not supported on " + r.device, "--dtype", "use auto or float32");
+  const bool int8 =
+      options.activation_dtype == "int8" || (options.activation_dtype == "auto" && r.device == "cpu");
+  r.activations = int8 ? ActivationDtype::int8 : ActivationDtype::float32;
+  r.kv_dtype = kv == "float16" || (kv == "auto" && r.device == "cpu") ? DType::f16
+               : kv == "bfloat16"                                     ? DType::bf16
+                                                                      : DType::f32;
+  return r;
+}
+
+void check_utilization(double gpu_memory_utilization) {
+  if (!(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1))
+    throw Error("must be above 0 and at most 1", "--gpu-memory-utilization");
+}
+
+int64_t physical_memory(const std::string& root) {
+  const int64_t bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const double limit = cgroup_memory_limit(root);
+  return limit > 0 && limit < double(bytes) ? int64_t(limit) : bytes;
+}
+
+int64_t most_device_memory(const EngineOptions& options) {
+  return options.device_memory.value_or(physical_memory() / 2);
+}
+
+int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config) {
+  const int32_t derived = config.max_position;
+  if (!options.max_model_len || *options.max_model_len == -1) return derived;
+  const int32_t asked = in_range(*options.max_model_len, 1, "--max-model-len");
+  if (asked > derived)
+    throw Error(fmt::format("User-specified max_model_len ({}) is greater than the derived max_model_len "
+                            "(max_position_embeddings={})",
+                            asked, derived),
+                "--max-model-len", "give a smaller one");
+  return asked;
+}
+
+int64_t count_parameters(const ModelConfig& c) {
+  // In doubles, which are exact for whole numbers up to 2^53 and do not overflow beyond.
+  const double q = double(c.H) * c.D, kv = double(c.KVH) * c.D, C = c.C, F = c.F;
+  double layer = C * (q + 2 * kv) + q * C + 3 * C * F + 2 * C;
+  if (c.qkv_bias) layer += q + 2 * kv;
+  if (c.o_bias) layer += C;
+  if (c.mlp_bias) layer += 2 * F + C;
+  if (c.qk_norm) layer += 2 * c.D;
+  if (c.sandwich_norms) layer += 2 * C;
+  const double count = double(c.V) * C * (c.tied ? 1 : 2) + C + c.L * layer;
+  if (!(count <= 1e15)) throw Error(fmt::format("too large: {:.3g} parameters", count), "model config");
+  return int64_t(count);
+}
+
+Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                     const Backend& backend) {
+  Resolved r;
+  r.enable_prefix_caching = options.enable_prefix_caching;
+  r.scheduler.max_model_len = resolve_max_model_len(options, config);
+  r.block_size = in_range(options.block_size, 1, "--block-size");
+  if (!options.paged_kv) r.block_size = r.scheduler.max_model_len;
+  // A block longer than the longest sequence could never be full.
+  const int32_t asked_block_size =
+      std::exchange(r.block_size, std::min(r.block_size, r.scheduler.max_model_len));
+  check_utilization(options.gpu_memory_utilization);
+  in_range(options.max_logprobs, -1, "--max-logprobs");
+
+  MemoryPlan& m = r.memory;
+  m.utilization = options.gpu_memory_utilization;
+  m.weights = weight_bytes;
+  m.kv_bytes_per_token = kv_bytes_per_token(config, choose_device(options).kv_dtype);
+  m.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
+  m.num_gpu_blocks_override = options.num_gpu_blocks_override;
+  if (m.num_gpu_blocks_override) in_range(*m.num_gpu_blocks_override, 1, "--num-gpu-blocks-override");
+  m.block_size = r.block_size;
+  auto plan_scratch = [&] {
+    r.notes.clear();
+    if (r.block_size < asked_block_size)
+      r.notes += fmt::format("--block-size {} is longer than max-model-len: {} does\n", asked_block_size,
+                             r.block_size);
+    resolve_scheduler(options, r);
+    const SchedulerConfig& s = r.scheduler;
+    check_countable(config, s, m.kv_bytes_per_token);
+    m.max_model_len = s.max_model_len;
+    m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
+                Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
+                backend.scratch_bytes(Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
+    m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
+  };
+  plan_scratch();
+  if (options.max_model_len == -1) {
+    MemoryPlan pieces = m;
+    if (!options.paged_kv) pieces.block_size = 1;  // the one block of a sequence is as long as we make it
+    const int32_t fits = largest_model_len(pieces);
+    if (fits > 0) {  // else plan_memory says what is missing
+      r.scheduler.max_model_len = std::min(fits, config.max_position);
+      if (!options.paged_kv) r.block_size = m.block_size = r.scheduler.max_model_len;
+      plan_scratch();
+    }
+  }
+  return r;
+}
+
+Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                 const Backend& backend) {
+  Resolved r = plan_to_fit(options, config, weight_bytes, backend);
+  plan_memory(r.memory);
+  return r;
+}
+
+}  // namespace nano
