@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "llm/loader.h"  // LoadedEngine, load_engine
+#include "catch.h"
 #include "data.h"        // data_path
+#include "llm/loader.h"  // LoadedEngine, load_engine
 
 namespace nano_test {
 
@@ -115,6 +116,29 @@ inline nano::SamplingParams greedy(int32_t max_tokens) {
   params.max_tokens = max_tokens;
   params.ignore_eos = true;
   return params;
+}
+
+inline nano::SamplingParams sampled(int32_t max_tokens, int64_t seed) {
+  nano::SamplingParams params = greedy(max_tokens);
+  params.temperature = 1.0f;
+  params.seed = seed;
+  return params;
+}
+
+inline nano::EngineOptions small_blocks() {
+  nano::EngineOptions options = micro_options();
+  options.block_size = 4;
+  return options;
+}
+
+// Nothing is left of any request, in any of the engine's maps.
+inline void check_idle(EngineUnderTest& run) {
+  CHECK_FALSE(run.engine().has_work());
+  CHECK(run.engine().blocks().num_free() == run.engine().blocks().num_blocks());
+  CHECK(run.engine().scheduler().num_running() == 0);
+  CHECK(run.engine().scheduler().num_waiting() == 0);
+  CHECK(run.engine().num_live_sequences() == 0);
+  CHECK(run.engine().num_live_requests() == 0);
 }
 
 }  // namespace nano_test

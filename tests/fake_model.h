@@ -69,10 +69,15 @@ struct FakeEngine {
 
   FakeEngine(const nano::SchedulerConfig& config_, int32_t num_blocks, int32_t block_size, bool caching,
              nano::HashFunction hash = nano::hash_block)
-      : config(config_),
+      : config(with_eos(config_)),
         blocks(num_blocks, block_size, caching, hash),
-        scheduler(config_, blocks),
+        scheduler(config, blocks),
         kv(size_t(num_blocks * block_size), 0xdead) {}
+
+  static nano::SchedulerConfig with_eos(nano::SchedulerConfig config) {
+    config.eos_ids = {fake_eos};
+    return config;
+  }
 
   nano::SeqId add(std::vector<int32_t> prompt, nano::SamplingParams params, int32_t priority = 0,
                   nano::SeqId fork_of = -1) {
@@ -107,13 +112,6 @@ struct FakeEngine {
     result = compute(plan);
     if (before_commit) before_commit(plan);
     scheduler.commit(plan, result);
-    for (nano::SeqResult& r : result.seqs) {
-      if (r.sampled.empty() || seqs.count(r.id) == 0 || seqs.at(r.id)->finished()) continue;
-      nano::Sequence& seq = *seqs.at(r.id);
-      int32_t stop_token;
-      r.finish_reason = nano::check_stop(seq, {&fake_eos, 1}, config.max_model_len, stop_token);
-      if (r.finish_reason != nano::FinishReason::none) scheduler.finish(r.id, r.finish_reason);
-    }
     collect();
     scheduler.check_integrity();
     return plan;
@@ -142,7 +140,7 @@ struct FakeEngine {
       for (int32_t i = 0; i < s.num_tokens(); ++i)
         slot(s.first_pos + i) = fake_value(s.tokens[size_t(i)], s.first_pos + i, slot);
       num_computed += s.num_tokens();
-      r.seqs.push_back({s.id, s.num_tokens(), {}, nano::FinishReason::none, ""});
+      r.seqs.push_back({s.id, s.num_tokens(), {}, {}});
       uint64_t last = slot(s.first_pos + s.num_tokens() - 1);
       if (s.samples) r.seqs.back().sampled.push_back({int32_t(last % fake_vocab), {}, ""});
     }

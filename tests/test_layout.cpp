@@ -63,22 +63,27 @@ std::string without_comments(const std::string& text) {
 }  // namespace
 
 TEST_CASE("layers include only what is below them") {
-  // model/model_config.h and quant/linear.h are descriptions without code of their layer; checkpoint/weights.h is
-  // how the model sees a file.
+  // model/weights.h, model/model_config.h and quant/linear.h are descriptions without code of their layer;
+  // checkpoint/ fills the first.
   const std::map<std::string, std::set<std::string>> allowed = {
       {"base", {"base"}},
       {"core", {"core", "base"}},
       {"quant", {"quant", "base"}},
       {"backend", {"backend", "quant", "base"}},
-      {"checkpoint", {"checkpoint", "quant", "base", "model/model_config.h"}},
-      {"model", {"model", "base", "quant/linear.h", "backend/backend.h", "checkpoint/weights.h"}},
+      {"model", {"model", "base", "quant/linear.h", "backend/backend.h"}},
+      {"checkpoint", {"checkpoint", "quant", "base", "model/model_config.h", "model/weights.h"}},
       {"text", {"text", "base", "checkpoint/gguf.h"}},
       {"engine", {"engine", "core", "model", "base", "backend/backend.h"}},
-      {"app",
-       {"app", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "text", "checkpoint",
+      {"llm",
+       {"llm", "engine", "text", "checkpoint", "core", "model", "backend/backend.h", "backend/observers.h",
         "quant", "base"}},
-      {"server", {"server", "app", "engine", "core", "text", "base"}},
-      {"main", {"app", "server", "base"}},
+      {"bench",
+       {"bench", "llm", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "quant",
+        "base"}},
+      {"app",
+       {"app", "bench", "llm", "engine", "core", "model", "backend/backend.h", "backend/observers.h", "text",
+        "checkpoint", "quant", "base"}},
+      {"main", {"app", "base"}},
   };
   const std::regex include("#include \"([^\"]+)\"");
   int checked = 0;
@@ -97,24 +102,34 @@ TEST_CASE("layers include only what is below them") {
   CHECK(checked > 100);
 }
 
-TEST_CASE("a file fits a sitting, the must-read path fits an afternoon") {
-  long must_read = 0;
+TEST_CASE(
+    "a file fits a sitting, no folder holds more than a quarter, the must-read path fits an afternoon") {
+  std::map<std::string, long> lines;
+  long all = 0;
   for (const fs::path& path : sources("nano")) {
     INFO(path.string());
-    CHECK(count_lines(path) <= 400);
-    const std::string folder = folder_of(path), name = path.filename().string();
-    const bool on_path = folder == "core" || folder == "model" || folder == "engine" || name == "tensor.h" ||
-                         name == "backend.h" || name.rfind("ref", 0) == 0;
-    if (on_path) must_read += count_lines(path);
+    const long n = count_lines(path);
+    CHECK(n <= 400);
+    lines[folder_of(path)] += n, all += n;
   }
-  CHECK(must_read <= 4000);
-  CHECK(must_read > 1000);
+  CHECK(all > 10000);
+  for (const auto& [folder, n] : lines) {
+    INFO(folder << ": " << n << " of " << all);
+    CHECK(4 * n <= all);
+  }
+  // .ci/lines asks the preprocessor what belongs to the path, and fails where it is too long.
+  CHECK(std::regex_search(run(".ci/lines"), std::regex("must-read path +[1-4]\\d{3} ")));
 }
 
 // R4: one module = one header, one source. The object defines the header's functions, all and only them.
 TEST_CASE("a lesson module's object defines exactly its header's functions") {
-  for (const std::string module :
-       {"prefix_cache", "block_manager", "chunk_planner", "scheduler", "sampler"}) {
+  const std::map<std::string, std::vector<std::string>> sources_of = {
+      {"prefix_cache", {"prefix_cache"}},
+      {"block_manager", {"block_manager"}},
+      {"chunk_planner", {"chunk_planner"}},
+      {"scheduler", {"scheduler", "static_scheduler", "listing", "commit"}},
+      {"sampler", {"sampler"}}};
+  for (const auto& [module, units] : sources_of) {
     INFO(module);
     const std::string header = without_comments(read("nano/core/" + module + ".h"));
     std::set<std::string> declared;
@@ -131,7 +146,9 @@ TEST_CASE("a lesson module's object defines exactly its header's functions") {
       declared.insert((*it)[1]);
 
     std::set<std::string> defined;
-    std::istringstream symbols(run("nm -C --defined-only " NANO_BUILD_DIR "/obj/nano/core/" + module + ".o"));
+    std::string objects;
+    for (const std::string& unit : units) objects += " " NANO_BUILD_DIR "/obj/nano/core/" + unit + ".o";
+    std::istringstream symbols(run("nm -C --defined-only" + objects));
     for (std::string line; std::getline(symbols, line);) {
       const size_t at = line.find(" T nano::");
       if (at == std::string::npos) continue;

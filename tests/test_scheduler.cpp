@@ -31,6 +31,12 @@ Ids ids_of(const StepPlan& plan) {
   return ids;
 }
 
+Ids admitted_ids(const StepPlan& plan) {
+  Ids ids;
+  for (const Admitted& admitted : plan.admitted) ids.push_back(admitted.id);
+  return ids;
+}
+
 Sequence prompt_only(int32_t num_tokens, std::optional<int32_t> max_tokens) {
   Sequence seq;
   seq.tokens = fake_prompt(num_tokens, 1);
@@ -46,7 +52,7 @@ TEST_CASE("scheduler: chunks of the prompt, then one token a step") {
   SeqId id = engine.add(fake_prompt(10, 1), 3);
   StepPlan plan = engine.step();
   REQUIRE(plan.seqs.size() == 1);
-  CHECK(plan.admitted == Ids{id});
+  CHECK(plan.admitted == std::vector<Admitted>{{id, 0}});
   CHECK(plan.num_tokens == 4);
   CHECK(plan.seqs[0].first_pos == 0);
   CHECK(!plan.seqs[0].samples);
@@ -218,7 +224,7 @@ TEST_CASE("scheduler: the last running one is preempted, goes to the front, and 
     REQUIRE(steps < 20);
     plan = engine.step();
   }
-  CHECK(plan.admitted.front() == b);  // not c
+  CHECK(plan.admitted.front().id == b);  // not c
   const ScheduledSeq* again = nullptr;
   for (const ScheduledSeq& seq : plan.seqs)
     if (seq.id == b) again = &seq;
@@ -276,7 +282,7 @@ TEST_CASE("scheduler: in one step an earlier victim is not enough, and the one t
   CHECK(engine.scheduler.num_preemptions() == 2);
   while (engine.done.count(urgent) == 0)
     CHECK(engine.step().admitted.empty());  // six blocks are not free before
-  CHECK(engine.step().admitted == Ids{big, worst});
+  CHECK(admitted_ids(engine.step()) == Ids{big, worst});
   engine.run();
   CHECK(engine.done.at(worst).output == generate_plain(fake_prompt(1, 1), length(12), 64));
   CHECK(engine.done.at(big).output == generate_plain(fake_prompt(24, 2), length(3), 64));

@@ -39,20 +39,25 @@ TEST_CASE("check_stop: EOS, stop ids, min_tokens, lengths") {
   const Tokens eos{7, 8};
   int32_t stop_token = 0;
   auto check = [&](const Tokens& output, const SamplingParams& params, int32_t max_model_len = 100) {
-    return check_stop(answer(output, params), eos, max_model_len, stop_token);
+    SchedulerConfig config;
+    config.eos_ids = eos;
+    config.max_model_len = max_model_len;
+    const Ending ending = check_stop(answer(output, params), config);
+    stop_token = ending.stop_token;
+    return ending.reason;
   };
   SamplingParams params;
   params.max_tokens = 4;
   params.stop_token_ids = {5, 7};
   CHECK(check({1}, params) == FinishReason::none);
   CHECK(check({8}, params) == FinishReason::stop);
-  CHECK(stop_token == -1);
+  CHECK(stop_token == 8);  // not the first EOS
   CHECK(check({1, 5}, params) == FinishReason::stop);
   CHECK(stop_token == 5);
   CHECK(check({5, 1}, params) == FinishReason::none);  // only the last token counts
   CHECK(stop_token == -1);
   CHECK(check({7}, params) == FinishReason::stop);
-  CHECK(stop_token == -1);  // an EOS first of all
+  CHECK(stop_token == -1);  // the first EOS, before any stop id
   CHECK(check({1, 1, 1}, params) == FinishReason::none);
   CHECK(check({1, 1, 1, 1}, params) == FinishReason::length);
   CHECK(check({1, 1, 1, 5}, params) == FinishReason::stop);
@@ -80,7 +85,7 @@ TEST_CASE("static: a batch starts together and ends together; finished rows stil
   SeqId a = engine.add(fake_prompt(8, 1), 2), b = engine.add(fake_prompt(4, 2), 6),
         c = engine.add(fake_prompt(4, 3), 1);
   StepPlan plan = engine.step();
-  CHECK(plan.admitted == std::vector<SeqId>{a, b});
+  CHECK(plan.admitted == std::vector<Admitted>{{a, 0}, {b, 0}});
   CHECK(plan.num_free_blocks == 32 - 3 - 3);  // prompt + max_tokens, at once
   engine.step();
   CHECK(engine.scheduler.holds(a));  // finished, but in its slot
@@ -105,7 +110,7 @@ TEST_CASE("static: a batch starts together and ends together; finished rows stil
   }
   CHECK(!engine.scheduler.holds(a));
   CHECK(engine.blocks.num_free() == 32);
-  CHECK(engine.step().admitted == std::vector<SeqId>{c});
+  CHECK(engine.step().admitted == std::vector<Admitted>{{c, 0}});
   CHECK(!engine.scheduler.has_work());
   CHECK(engine.done.at(a).output.size() == 2);
   CHECK(engine.done.at(b).output == generate_plain(fake_prompt(4, 2), nano_test::length(6), 64));
@@ -127,14 +132,15 @@ TEST_CASE("static: an aborted member is computed on, the last to end frees the b
   CHECK(engine.done.at(a).output.empty());
 }
 
-TEST_CASE("static: whole prompts that need the whole budget are not held up by finished rows") {
+TEST_CASE("static: a prompt that needs the whole budget is not held up by finished rows") {
   SchedulerConfig config = static_config(64, 3);
-  config.enable_chunked_prefill = false;
   FakeEngine engine(config, 64, 4, false);
   engine.add(fake_prompt(20, 1), 2);
   engine.add(fake_prompt(20, 3), 2);
   SeqId big = engine.add(fake_prompt(63, 2), 1);
-  CHECK(engine.run(10) == 3);
+  CHECK(engine.step().num_tokens == 64);  // 20 + 20, and 24 of the 63
+  CHECK(engine.step().num_tokens == 41);  // the other 39, and a token of each answer
+  CHECK(engine.run(10) == 0);
   CHECK(engine.done.at(big).output.size() == 1);
 }
 
@@ -150,9 +156,13 @@ TEST_CASE("scheduler: a failed row ends its request alone, with the reason") {
   StepPlan plan = scheduler.schedule();
   StepResult result;
   result.step = plan.step;
-  result.seqs.push_back({1, 2, {}, FinishReason::error, "all logits are NaN"});
-  result.seqs.push_back({2, 2, {{5, {}, ""}}, FinishReason::none, ""});
+  result.seqs.push_back({1, 2, {{-1, {}, "all logits are NaN"}}, {}});
+  result.seqs.push_back({2, 2, {{5, {}, ""}}, {}});
   scheduler.commit(plan, result);
+  CHECK(result.seqs[0].error == "all logits are NaN");
+  CHECK(result.seqs[0].finish_reason == FinishReason::error);
+  CHECK(result.seqs[0].sampled.empty());
+  CHECK(result.seqs[1].finish_reason == FinishReason::none);
   CHECK(a.finished());
   CHECK(a.finish_reason == FinishReason::error);
   CHECK(a.block_table.empty());
@@ -251,7 +261,7 @@ TEST_CASE("scheduler: fcfs never lets a later request overtake: first tokens com
     for (int32_t steps = 0; engine.scheduler.has_work(); ++steps) {
       REQUIRE(steps < 1000);
       StepPlan plan = engine.step();
-      for (SeqId id : plan.admitted)
+      for (const auto& [id, cached] : plan.admitted)
         if (seen.insert(id).second) {
           REQUIRE(id > last_admitted);
           last_admitted = id;

@@ -43,9 +43,9 @@ Json config_json(const ModelConfig& c) {
 }
 
 // What a full house takes, whatever the machine has: that is what `info` is asked.
-Json ledger_json(const EngineOptions& options, const Resolved& r) {
+Json ledger_json(const Resolved& r) {
   const int64_t sequence = r.memory.kv_bytes_per_token * r.scheduler.max_model_len;
-  return {{"kv_cache_dtype", dtype_name(choose_device(options).kv_dtype)},
+  return {{"kv_cache_dtype", dtype_name(r.device.kv_dtype)},
           {"kv_bytes_per_token", r.memory.kv_bytes_per_token},
           {"max_model_len", r.scheduler.max_model_len},
           {"max_num_seqs", r.scheduler.max_num_seqs},
@@ -95,7 +95,7 @@ Json info_of_model(const EngineOptions& options) {
   int64_t bytes = 0;
   for (const Json& row : info["tensors"]) bytes += row["bytes"].get<int64_t>();
   info["weight_bytes"] = bytes;
-  info.update(ledger_json(options, r));
+  info.update(ledger_json(r));
   info["total_bytes"] = bytes + info["kv_bytes"].get<int64_t>() + r.memory.scratch;
   info["run_says"] = run_says(r.memory);
   info["unused_tensors"] = weights->unused_tensors;
@@ -112,7 +112,7 @@ Json info_of_shape(const EngineOptions& options, int64_t parameters, ModelConfig
         int32_t(std::clamp<int64_t>(options.max_model_len.value_or(0), config->max_position, INT32_MAX));
     const Resolved r = plan_to_fit(options, *config, 0, *make_backend(options));
     info["config"] = config_json(*config);
-    info.update(ledger_json(options, r));
+    info.update(ledger_json(r));
     besides = r.memory.scratch + r.memory.kv_bytes_per_token * r.scheduler.max_model_len;
   }
   const double usable = double(most_device_memory(options)) * options.gpu_memory_utilization;

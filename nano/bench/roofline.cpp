@@ -152,7 +152,7 @@ double kernel_gmac_per_second(const EngineOptions& options, bool int8) {
 
 Macs count_macs(const LoadedEngine& loaded) {
   const Weights& weights = *loaded.weights;
-  const bool flag = choose_device(loaded.options).activations == ActivationDtype::int8;
+  const bool flag = loaded.resolved.device.activations == ActivationDtype::int8;
   const std::string head = weights.config.tied ? "embed" : "lm_head";
   Macs macs;
   int64_t by_int8 = 0;

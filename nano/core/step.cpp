@@ -10,6 +10,8 @@ namespace nano {
 
 namespace {
 
+std::ostream& operator<<(std::ostream& out, const Admitted& admitted) { return out << admitted.id; }
+
 template <typename T>
 void print_list(std::ostream& out, const char* name, const std::vector<T>& list) {
   if (list.empty()) return;

@@ -24,17 +24,23 @@ struct ScheduledSeq {
   int32_t num_new_blocks = 0;        // the last entries of block_table, added since the sequence's last step
   int32_t first_logit_row = 0;       // rows [first_logit_row, tokens.size()) need logits; = size: none do
   bool samples = false;              // the last row yields a token (the chunk reaches the end)
-  bool discard = false;              // static batching: a finished row that still computes
+  bool discard = false;              // static batching: a finished member that still computes, for nothing
 
   int32_t num_tokens() const { return int32_t(tokens.size()); }
   int32_t num_logit_rows() const { return num_tokens() - first_logit_row; }
 };
 
+struct Admitted {
+  SeqId id = 0;
+  int32_t num_cached = 0;  // tokens whose K and V it found in blocks of others
+  bool operator==(const Admitted&) const = default;
+};
+
 struct StepPlan {
   int64_t step = 0;
   std::vector<ScheduledSeq> seqs;
-  std::vector<SeqId> preempted;  // lost their blocks in this step, will be recomputed
-  std::vector<SeqId> admitted;   // came from the waiting queue in this step
+  std::vector<SeqId> preempted;    // lost their blocks in this step, will be recomputed
+  std::vector<Admitted> admitted;  // came from the waiting queue in this step
   int32_t num_tokens = 0;
   int32_t num_running = 0, num_waiting = 0;
   int32_t num_free_blocks = 0;  // after planning
@@ -59,8 +65,12 @@ struct SeqResult {
   SeqId id = 0;
   int32_t num_computed = 0;           // tokens computed in this step
   std::vector<SampledToken> sampled;  // 0 or 1 (more with speculation)
+  std::vector<SampledToken>
+      prompt_logprobs;  // of the prompt's tokens that rows of this step predict, in order
+  // What Scheduler::commit makes of it: how the sequence ends, if it does. `sampled` is cut to what it keeps.
   FinishReason finish_reason = FinishReason::none;
-  std::string error;  // with FinishReason::error; nothing was sampled then
+  int32_t stop_token = -1;  // with stop: the id that ended it, but -1 for the model's first EOS id (as vLLM)
+  std::string error = {};   // with error: why; nothing was kept then
 };
 
 struct StepResult {

@@ -40,76 +40,64 @@ void Engine::add_request(const std::string& request_id, std::vector<int32_t> pro
   const uint64_t seed =
       params.seed ? uint64_t(*params.seed) : random_bits({config_.seed, 0}, uint64_t(num_requests_));
   Request request;
+  request.id = request_id;
   for (int32_t i = 0; i < params.n; ++i) {
-    auto seq = std::make_unique<Sequence>();
-    seq->id = next_id_++;
-    seq->index = i;
-    seq->tokens = prompt;
-    seq->num_prompt_tokens = int32_t(prompt.size());
-    seq->params = params;
-    seq->seed = seed + uint64_t(i);
-    seq->priority = priority;
-    if (const std::string problem = scheduler_.why_not(*seq); !problem.empty())
+    Sequence& seq = *request.seqs.emplace_back(std::make_unique<Sequence>());
+    seq.id = next_id_++;
+    seq.index = i;
+    seq.tokens = prompt;
+    seq.num_prompt_tokens = int32_t(prompt.size());
+    seq.params = params;
+    seq.seed = seed + uint64_t(i);
+    seq.priority = priority;
+    if (const std::string problem = scheduler_.why_not(seq); !problem.empty())
       throw Error(problem, request_id);
-    if (i > 0) seq->fork_of = request.seqs[0], seq->params.prompt_logprobs.reset();
-    request.seqs.push_back(seq->id);
-    request.forks.push_back(std::move(seq));
+    if (i > 0) seq.fork_of = request.seqs[0]->id, seq.params.prompt_logprobs.reset();
   }
   ++num_requests_;
-  for (SeqId id : request.seqs) request_of_[id] = request_id;
-  std::unique_ptr<Sequence> first = std::move(request.forks.front());
-  request.forks.erase(request.forks.begin());
-  if (trace_) trace_->request("arrived", first->id, first->num_prompt_tokens, now());
-  requests_.emplace(request_id, std::move(request));
-  schedule(std::move(first));
+  if (trace_) trace_->request("arrived", request.seqs[0]->id, int32_t(prompt.size()), now());
+  start(requests_.emplace(request_id, std::move(request)).first->second, 1);
 }
 
-void Engine::schedule(std::unique_ptr<Sequence> seq) {
-  seq->arrival = next_arrival_++;
-  const SeqId id = seq->id;
-  scheduler_.add(*sequences_.emplace(id, std::move(seq)).first->second);
+// Gives the scheduler the request's sequences up to the end-th.
+void Engine::start(Request& request, size_t end) {
+  for (; request.num_started < end; ++request.num_started) {
+    Sequence& seq = *request.seqs[request.num_started];
+    seq.arrival = next_arrival_++;
+    live_.emplace(seq.id, Live{&seq, &request});
+    ++request.num_live;
+    scheduler_.add(seq);
+  }
 }
 
 void Engine::abort(const std::string& request_id) {
   auto it = requests_.find(request_id);
   if (it == requests_.end()) return;
-  it->second.forks.clear();
-  for (SeqId id : it->second.seqs) scheduler_.finish(id, FinishReason::abort);
+  it->second.seqs.resize(it->second.num_started);
+  for (const auto& seq : it->second.seqs) scheduler_.finish(seq->id, FinishReason::abort);
   forget_finished();
 }
 
 void Engine::finish(const std::string& request_id, int32_t index, FinishReason reason) {
   auto it = requests_.find(request_id);
   if (it == requests_.end()) return;
-  scheduler_.finish(it->second.seqs.at(size_t(index)), reason);
+  scheduler_.finish(it->second.seqs.at(size_t(index))->id, reason);
   forget_finished();
 }
 
 std::vector<SequenceOutput> Engine::step() {
   const double start = now();
-  StepPlan plan = scheduler_.schedule();
+  const StepPlan plan = scheduler_.schedule();
   const double scheduled = now();
-  if (plan.empty()) {
-    // Only a fault of ours can leave work undone: say so, and do not spin for ever.
-    if (has_work() && ++idle_steps_ == 1000)
-      std::fprintf(stderr, "nano: 1000 steps scheduled nothing while %zu requests wait\n",
-                   scheduler_.num_waiting());
-    NANO_CHECK(idle_steps_ < 100000, "the scheduler has work and plans nothing");
-    return {};
-  }
-  idle_steps_ = 0;
-#ifndef NDEBUG
-  check_plan(plan, config_.scheduler.max_num_batched_tokens, blocks_.block_size());
-#endif
-
-  std::vector<std::vector<SampledToken>> prompt_rows(plan.seqs.size());
-  StepResult result = compute(plan, prompt_rows);
+  check_progress(plan);
+  if (plan.empty()) return {};
+  StepResult result = run(plan);
   result.schedule_seconds = scheduled - start;
   scheduler_.commit(plan, result);
-  std::vector<SequenceOutput> outputs = collect(plan, result, prompt_rows);
   if (trace_) trace_->step(plan, result, events_, start);
-  if (on_step) on_step(plan, result);
   events_.clear();
+  if (on_step) on_step(plan, result);
+  std::vector<SequenceOutput> outputs = outputs_of(plan, result);
   forget_finished();
 #ifndef NDEBUG
   check_integrity();
@@ -117,65 +105,77 @@ std::vector<SequenceOutput> Engine::step() {
   return outputs;
 }
 
-// Runs the model over the plan; each row of logits becomes a token (or a prompt token's log-probability).
-StepResult Engine::compute(const StepPlan& plan, std::vector<std::vector<SampledToken>>& prompt_rows) {
-  std::vector<LogitRow> rows;
+// Only a fault of ours can leave work undone: say so, and do not spin for ever.
+void Engine::check_progress(const StepPlan& plan) {
+  idle_steps_ = plan.empty() && has_work() ? idle_steps_ + 1 : 0;
+  if (idle_steps_ == 1000)
+    std::fprintf(stderr, "nano: 1000 steps scheduled nothing while %zu requests wait\n",
+                 scheduler_.num_waiting());
+  NANO_CHECK(idle_steps_ < 100000, "the scheduler has work and plans nothing");
+#ifndef NDEBUG
+  check_plan(plan, config_.scheduler.max_num_batched_tokens, blocks_.block_size());
+#endif
+}
+
+// The model over the plan. Its logits come in slices, and each slice is sampled before the next is computed.
+StepResult Engine::run(const StepPlan& plan) {
   StepResult result;
   result.step = plan.step;
-  for (size_t e = 0; e < plan.seqs.size(); ++e) {
-    const ScheduledSeq& seq = plan.seqs[e];
-    for (int32_t row = seq.first_logit_row; row < seq.num_tokens(); ++row) rows.push_back({e, row});
-    result.seqs.push_back({seq.id, seq.num_tokens(), {}, FinishReason::none, ""});
+  std::vector<LogitRow> rows;
+  for (const ScheduledSeq& seq : plan.seqs) {
+    result.seqs.emplace_back();
+    result.seqs.back().id = seq.id;
+    result.seqs.back().num_computed = seq.num_tokens();
+    for (int32_t i = seq.first_logit_row; i < seq.num_tokens(); ++i)
+      rows.push_back({result.seqs.size() - 1, live_.at(seq.id).seq, seq.first_pos + i + 1,
+                      seq.samples && i == seq.num_tokens() - 1});
   }
-
-  std::vector<SampledToken> tokens(rows.size());
   const double start = now();
-  double sampling = 0;
   runner_.run(plan, [&](int32_t first, int32_t count, float* logits) {
     const double sampling_start = now();
-    const auto V = int64_t(runner_.vocab_rows());
-    auto logits_of = [&](int32_t i) { return std::span<float>(logits + i * V, size_t(config_.vocab_size)); };
-    for (int32_t i = 0; on_logits && i < count; ++i) {
-      const auto& [entry, row] = rows[size_t(first + i)];
-      if (plan.seqs[entry].discard) continue;
-      on_logits(*sequences_.at(plan.seqs[entry].id), plan.seqs[entry].first_pos + row, logits_of(i));
-    }
-    backend_.parallel_for(count, [&](int32_t i) {
-      const LogitRow& at = rows[size_t(first + i)];
-      tokens[size_t(first + i)] = sample_row(plan.seqs[at.entry], at.row, logits_of(i));
-    });
-    sampling += now() - sampling_start;
+    sample_rows(std::span(rows).subspan(size_t(first), size_t(count)), logits, result);
+    result.sample_seconds += now() - sampling_start;
   });
-  result.forward_seconds = now() - start - sampling;
-  result.sample_seconds = sampling;
-
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const ScheduledSeq& seq = plan.seqs[rows[i].entry];
-    if (seq.discard) continue;
-    const bool sampled = seq.samples && rows[i].row == seq.num_tokens() - 1;
-    SeqResult& of = result.seqs[rows[i].entry];
-    if (tokens[i].id < 0)
-      of.finish_reason = FinishReason::error, of.error = tokens[i].error;
-    else
-      (sampled ? of.sampled : prompt_rows[rows[i].entry]).push_back(std::move(tokens[i]));
-  }
+  result.forward_seconds = now() - start - result.sample_seconds;
   return result;
 }
 
-SampledToken Engine::sample_row(const ScheduledSeq& scheduled, int32_t row, std::span<float> logits) const {
-  if (scheduled.discard) return {};
-  const Sequence& seq = *sequences_.at(scheduled.id);
-  const int32_t next = scheduled.first_pos + row + 1;  // the position this row predicts
-  if (next < seq.num_prompt_tokens) {
-    const int32_t id = seq.tokens[size_t(next)];
-    std::vector<TokenLogprob> logprobs = top_logprobs(logits, id, seq.params.prompt_logprobs.value_or(0));
-    if (logprobs.empty()) return {-1, {}, fmt::format("the logits of prompt token {} are not finite", next)};
-    return {id, std::move(logprobs), ""};
+void Engine::sample_rows(std::span<const LogitRow> rows, float* logits, StepResult& result) const {
+  const auto V = int64_t(runner_.vocab_rows());
+  auto logits_of = [&](size_t i) {
+    return std::span<float>(logits + int64_t(i) * V, size_t(config_.vocab_size));
+  };
+  for (size_t i = 0; on_logits && i < rows.size(); ++i)
+    if (rows[i].wanted()) on_logits(*rows[i].seq, rows[i].next - 1, logits_of(i));
+  std::vector<SampledToken> tokens(rows.size());
+  backend_.parallel_for(int32_t(rows.size()), [&](int32_t i) {
+    const LogitRow& row = rows[size_t(i)];
+    if (!row.wanted()) return;
+    tokens[size_t(i)] = row.of_prompt() ? score_prompt_token(row, logits_of(size_t(i)))
+                                        : sample_token(row, logits_of(size_t(i)));
+  });
+  for (size_t i = 0; i < rows.size(); ++i) {
+    SeqResult& of = result.seqs[rows[i].entry];
+    if (rows[i].wanted())
+      (rows[i].of_prompt() ? of.prompt_logprobs : of.sampled).push_back(std::move(tokens[i]));
   }
+}
+
+// A prompt's token is known; how likely was it?
+SampledToken Engine::score_prompt_token(const LogitRow& row, std::span<const float> logits) {
+  const int32_t id = row.seq->tokens[size_t(row.next)];
+  std::vector<TokenLogprob> logprobs = top_logprobs(logits, id, *row.seq->params.prompt_logprobs);
+  if (logprobs.empty())
+    return {-1, {}, fmt::format("the logits of prompt token {} are not finite", row.next)};
+  return {id, std::move(logprobs), ""};
+}
+
+SampledToken Engine::sample_token(const LogitRow& row, std::span<float> logits) const {
+  const Sequence& seq = *row.seq;
   if (!config_.sampler) return sample_argmax(logits, seq.params);
   std::vector<int32_t> stop_ids;
   if (seq.num_output_tokens() < seq.params.min_tokens) {  // only then the sampler masks them
-    stop_ids = config_.eos_ids;
+    stop_ids = config_.scheduler.eos_ids;
     stop_ids.insert(stop_ids.end(), seq.params.stop_token_ids.begin(), seq.params.stop_token_ids.end());
   }
   const std::span<const int32_t> tokens(seq.tokens);
@@ -184,63 +184,61 @@ SampledToken Engine::sample_row(const ScheduledSeq& scheduled, int32_t row, std:
                  stop_ids, RngKey{seq.seed, uint32_t(seq.num_output_tokens())}});
 }
 
-// After commit: who is done, and what each request is told.
-std::vector<SequenceOutput> Engine::collect(const StepPlan& plan, StepResult& result,
-                                            std::vector<std::vector<SampledToken>>& prompt_rows) {
+// What each request is told. Those of a static batch that only fill their slot are over, and hear nothing more.
+std::vector<SequenceOutput> Engine::outputs_of(const StepPlan& plan, StepResult& result) {
   std::vector<SequenceOutput> outputs;
   for (size_t e = 0; e < plan.seqs.size(); ++e) {
     SeqResult& of = result.seqs[e];
-    if (plan.seqs[e].discard) continue;
-    const Sequence& seq = *sequences_.at(of.id);
-    SequenceOutput out;
-    out.request_id = request_of_.at(of.id);
-    out.index = seq.index;
-    out.num_cached_tokens = std::max(seq.num_cached_tokens, 0);
-    out.prompt_logprobs = std::move(prompt_rows[e]);
-    out.tokens = of.sampled;
-    out.error = of.error;
-    if (!of.sampled.empty())
-      of.finish_reason = check_stop(seq, config_.eos_ids, config_.scheduler.max_model_len, out.stop_token);
-    if (plan.seqs[e].samples) add_forks(seq);
+    const auto& [seq, request] = live_.at(of.id);
+    if (of.sampled.empty() && of.prompt_logprobs.empty() && of.finish_reason == FinishReason::none) continue;
+    SequenceOutput& out = outputs.emplace_back();
+    out.request_id = request->id;
+    out.index = seq->index;
+    out.num_cached_tokens = std::max(seq->num_cached_tokens, 0);
+    out.prompt_logprobs = std::move(of.prompt_logprobs);
+    out.tokens = std::move(of.sampled);
     out.finish_reason = of.finish_reason;
-    if (of.finish_reason != FinishReason::none) scheduler_.finish(of.id, of.finish_reason);
-    if (!out.tokens.empty() || !out.prompt_logprobs.empty() || out.finish_reason != FinishReason::none)
-      outputs.push_back(std::move(out));
+    out.stop_token = of.stop_token;
+    out.error = of.error;
+    // n > 1: once the prompt is in the cache, the other answers start from it instead of computing it again. And if
+    // it cannot be computed, they end as the first does.
+    if (!out.tokens.empty()) start(*request, request->seqs.size());
+    if (of.finish_reason == FinishReason::error) fail_unstarted(*request, of.error, outputs);
   }
   return outputs;
 }
 
-// n > 1: once the prompt is in the cache, the other answers start from it instead of computing it again.
-void Engine::add_forks(const Sequence& parent) {
-  std::vector<std::unique_ptr<Sequence>> forks = std::move(requests_.at(request_of_.at(parent.id)).forks);
-  for (std::unique_ptr<Sequence>& fork : forks) schedule(std::move(fork));
+void Engine::fail_unstarted(Request& request, const std::string& error,
+                            std::vector<SequenceOutput>& outputs) {
+  for (; request.seqs.size() > request.num_started; request.seqs.pop_back()) {
+    SequenceOutput& out = outputs.emplace_back();
+    out.request_id = request.id;
+    out.index = request.seqs.back()->index;
+    out.finish_reason = FinishReason::error;
+    out.error = error;
+  }
 }
 
 void Engine::forget_finished() {
-  for (auto it = sequences_.begin(); it != sequences_.end();) {
-    const Sequence& seq = *it->second;
-    if (!seq.finished() || scheduler_.holds(seq.id)) {
+  for (auto it = live_.begin(); it != live_.end();) {
+    const auto [seq, request] = it->second;
+    if (!seq->finished() || scheduler_.holds(seq->id)) {
       ++it;
       continue;
     }
-    if (trace_) trace_->request(to_string(seq.finish_reason), seq.id, seq.num_prompt_tokens, now());
-    const std::string request_id = request_of_.at(seq.id);
-    request_of_.erase(seq.id);
-    it = sequences_.erase(it);
-    Request& request = requests_.at(request_id);
-    const bool over =
-        request.forks.empty() && std::none_of(request.seqs.begin(), request.seqs.end(),
-                                              [&](SeqId id) { return sequences_.count(id) > 0; });
-    if (over) requests_.erase(request_id);
+    if (trace_) trace_->request(to_string(seq->finish_reason), seq->id, seq->num_prompt_tokens, now());
+    it = live_.erase(it);
+    if (--request->num_live == 0 && request->num_started == request->seqs.size())
+      requests_.erase(request->id);
   }
 }
 
 void Engine::check_integrity() const {
   scheduler_.check_integrity();
-  std::vector<const Sequence*> live;
-  for (const auto& [id, seq] : sequences_)
-    if (!seq->block_table.empty()) live.push_back(seq.get());
-  blocks_.check_integrity(live);
+  std::vector<const Sequence*> with_blocks;
+  for (const auto& [id, live] : live_)
+    if (!live.seq->block_table.empty()) with_blocks.push_back(live.seq);
+  blocks_.check_integrity(with_blocks);
 }
 
 }  // namespace nano

@@ -14,7 +14,7 @@
 #include "core/block_manager.h"  // BlockManager, BlockEvent
 #include "core/scheduler.h"      // Scheduler, SchedulerConfig
 #include "core/step.h"           // StepPlan, StepResult, SampledToken
-#include "engine/trace.h"          // TraceWriter
+#include "engine/trace.h"        // TraceWriter
 #include "engine/runner.h"       // Runner
 
 namespace nano {
@@ -26,7 +26,6 @@ struct EngineConfig {
   int32_t max_logprobs = 20;  // most a request may ask for; -1 = no cap
   uint64_t seed = 0;          // of requests that bring none
   int32_t vocab_size = 0;     // ids with a text; logits of padding rows beyond it are not looked at
-  std::vector<int32_t> eos_ids;
 };
 
 // What one sequence of a request got in one step.
@@ -63,25 +62,40 @@ class Engine {
   std::function<void(const StepPlan&, const StepResult&)> on_step;
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
+  size_t num_live_requests() const { return requests_.size(); }
+  size_t num_live_sequences() const { return live_.size(); }
   void check_integrity() const;
 
  private:
   struct Request {
-    std::vector<SeqId> seqs;
-    std::vector<std::unique_ptr<Sequence>> forks;  // children 1 … n-1: they wait for child 0's prompt
+    std::string id;
+    std::vector<std::unique_ptr<Sequence>> seqs;  // answer i of n
+    size_t num_started = 0;                       // of them; those after the first wait for its prompt
+    size_t num_live = 0;                          // of those started
   };
-  // One row of logits: of which entry of the plan, and which row of it.
+  struct Live {
+    Sequence* seq;
+    Request* request;
+  };
+  // One row of logits: whose it is, and the position of the token that it predicts.
   struct LogitRow {
-    size_t entry;
-    int32_t row;
+    size_t entry;  // of the plan
+    const Sequence* seq;
+    int32_t next;
+    bool samples;  // it is to become that token
+    bool of_prompt() const { return next < seq->num_prompt_tokens; }
+    bool wanted() const { return samples || of_prompt(); }  // else it only fills a static batch
   };
 
-  StepResult compute(const StepPlan& plan, std::vector<std::vector<SampledToken>>& prompt_rows);
-  SampledToken sample_row(const ScheduledSeq& scheduled, int32_t row, std::span<float> logits) const;
-  std::vector<SequenceOutput> collect(const StepPlan& plan, StepResult& result,
-                                      std::vector<std::vector<SampledToken>>& prompt_rows);
-  void schedule(std::unique_ptr<Sequence> seq);
-  void add_forks(const Sequence& parent);
+  void check_progress(const StepPlan& plan);
+  StepResult run(const StepPlan& plan);
+  void sample_rows(std::span<const LogitRow> rows, float* logits, StepResult& result) const;
+  static SampledToken score_prompt_token(const LogitRow& row, std::span<const float> logits);
+  SampledToken sample_token(const LogitRow& row, std::span<float> logits) const;
+  std::vector<SequenceOutput> outputs_of(const StepPlan& plan, StepResult& result);
+  void start(Request& request, size_t end);
+  static void fail_unstarted(Request& request, const std::string& error,
+                             std::vector<SequenceOutput>& outputs);
   void forget_finished();
   double now() const;
 
@@ -90,9 +104,9 @@ class Engine {
   Backend& backend_;
   BlockManager blocks_;
   Scheduler scheduler_;
-  std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::map<std::string, Request> requests_;
-  std::unordered_map<SeqId, std::string> request_of_;
+  std::unordered_map<SeqId, Live>
+      live_;  // the sequences that the scheduler was given, and may still point to
   SeqId next_id_ = 0;
   int64_t num_requests_ = 0, next_arrival_ = 0;
   int64_t idle_steps_ = 0;

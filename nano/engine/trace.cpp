@@ -36,10 +36,9 @@ void append_list(std::string& line, const char* name, Iterator begin, Iterator e
   fmt::format_to(std::back_inserter(line), "\"{}\":[{}]", name, fmt::join(begin, end, ","));
 }
 
-void append_seq(std::string& line, const ScheduledSeq& seq, const SeqResult& result, bool admitted) {
+void append_seq(std::string& line, const ScheduledSeq& seq, const SeqResult& result) {
   fmt::format_to(std::back_inserter(line), R"({{"id":{},"pos":{},"n":{},)", seq.id, seq.first_pos,
                  seq.num_tokens());
-  if (admitted) fmt::format_to(std::back_inserter(line), R"("cached":{},)", seq.first_pos);
   append_list(line, "new_blocks", seq.block_table.end() - seq.num_new_blocks, seq.block_table.end());
   fmt::format_to(std::back_inserter(line), R"(,"samples":{},"discard":{},"sampled":[)", seq.samples,
                  seq.discard);
@@ -86,8 +85,11 @@ void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std
                  result.sample_seconds);
   fmt::format_to(std::back_inserter(line_), R"("tokens":{},"running":{},"waiting":{},"free_blocks":{},)",
                  plan.num_tokens, plan.num_running, plan.num_waiting, plan.num_free_blocks);
-  append_list(line_, "admitted", plan.admitted.begin(), plan.admitted.end());
-  line_ += ',';
+  line_ += "\"admitted\":[";
+  for (size_t i = 0; i < plan.admitted.size(); ++i)
+    fmt::format_to(std::back_inserter(line_), "{}[{},{}]", i ? "," : "", plan.admitted[i].id,
+                   plan.admitted[i].num_cached);
+  line_ += "],";
   append_list(line_, "preempted", plan.preempted.begin(), plan.preempted.end());
   line_ += ",\"events\":[";
   for (size_t i = 0; i < events.size(); ++i)
@@ -96,9 +98,7 @@ void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std
   line_ += "],\"seqs\":[";
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     if (i) line_ += ',';
-    bool admitted =
-        std::find(plan.admitted.begin(), plan.admitted.end(), plan.seqs[i].id) != plan.admitted.end();
-    append_seq(line_, plan.seqs[i], result.seqs[i], admitted);
+    append_seq(line_, plan.seqs[i], result.seqs[i]);
   }
   line_ += "]}";
   write_line();

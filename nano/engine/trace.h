@@ -4,12 +4,12 @@
 //   {"trace":"nano","version":1,"block_size":…, …}                       the first line: what the caller knows
 //   {"request":"arrived","id":3,"prompt_tokens":12,"time":0.001234}       "finished" … likewise
 //   {"step":7,"time":0.012345,"schedule":…,"forward":…,"sample":…,"tokens":9,"running":2,"waiting":0,
-//    "free_blocks":5,"admitted":[3],"preempted":[],"events":[["freed",1,4],…],
-//    "seqs":[{"id":3,"pos":8,"n":4,"cached":8,"new_blocks":[6],"samples":true,"discard":false,"sampled":[17],
+//    "free_blocks":5,"admitted":[[3,8]],"preempted":[],"events":[["freed",1,4],…],
+//    "seqs":[{"id":3,"pos":8,"n":4,"new_blocks":[6],"samples":true,"discard":false,"sampled":[17],
 //             "finish":"stop"}]}
 //
-// Times are in seconds since the start, to the microsecond; schedule, forward and sample are durations. "cached" is
-// what an admitted sequence did not have to compute. "error" says why a sequence finished with "error".
+// Times are in seconds since the start, to the microsecond; schedule, forward and sample are durations. "admitted":
+// [sequence, tokens that it did not have to compute]. "error" says why a sequence finished with "error".
 // Events come in the order in which they happened, since the last step's line: [kind, sequence, block].
 // allocated, hit and shared put the block at the end of the sequence's table; freed takes the sequence's last block
 // away; cached makes it findable; evicted (sequence -1) makes it unfindable. Replaying them gives every table.

@@ -152,10 +152,8 @@ void LLM::add_request(const std::string& request_id, const Prompt& prompt, const
 
 std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
   loaded_->engine->abort(request_id);
-  auto it = live_.find(request_id);
-  if (it == live_.end()) return std::nullopt;
-  Live live = std::move(it->second);
-  live_.erase(it);
+  if (live_.count(request_id) == 0) return std::nullopt;
+  Live& live = aborted_.emplace_back(live_.extract(request_id)).mapped();
   for (CompletionOutput& answer : live.output.outputs) {
     if (answer.finish_reason != FinishReason::none) continue;
     answer.finish_reason = FinishReason::abort;
@@ -164,21 +162,23 @@ std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
   }
   live.output.finished = true;
   live.output.metrics.finished = now();
-  return std::move(live.output);
+  return live.output;
 }
 
+// on_update may abort any request, also the one that it is told of: what its argument refers to stays where it is.
 void LLM::step(const OnUpdate& on_update) {
+  aborted_.clear();
   for (const SequenceOutput& from : loaded_->engine->step()) {
     auto it = live_.find(from.request_id);
     if (it == live_.end()) continue;
-    Live& live = it->second;
-    apply(from, live);
-    RequestOutput& out = live.output;
-    out.finished = std::all_of(out.outputs.begin(), out.outputs.end(),
-                               [](const auto& o) { return o.finish_reason != FinishReason::none; });
-    if (out.finished) out.metrics.finished = now();
+    apply(from, it->second);
+    RequestOutput& out = it->second.output;
+    const bool over = std::all_of(out.outputs.begin(), out.outputs.end(),
+                                  [](const auto& o) { return o.finish_reason != FinishReason::none; });
+    out.finished = over;
+    if (over) out.metrics.finished = now();
     if (on_update) on_update(out);
-    if (out.finished) live_.erase(it);
+    if (over) live_.erase(from.request_id);
   }
 }
 
@@ -191,7 +191,7 @@ void LLM::apply(const SequenceOutput& from, Live& live) {
   for (const SampledToken& token : from.prompt_logprobs) out.prompt_logprobs.push_back(token.logprobs);
   if (!from.error.empty()) out.error = from.error;
 
-  answer.delta.clear();
+  for (CompletionOutput& other : out.outputs) other.delta.clear();  // this update is about one answer
   answer.finish_reason = from.finish_reason;
   answer.stop_token = from.stop_token;
   for (const SampledToken& token : from.tokens) {

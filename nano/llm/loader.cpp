@@ -72,7 +72,7 @@ void allocate_cache(LoadedEngine& e) {
                         flag, "give less");
   if (m.num_blocks * kBookkeeping > physical_memory() / 2) throw too_large;
   try {
-    e.kv = allocate_kv_cache(*e.backend, e.model->config, choose_device(e.options).kv_dtype, m.num_blocks,
+    e.kv = allocate_kv_cache(*e.backend, e.model->config, e.resolved.device.kv_dtype, m.num_blocks,
                              e.resolved.block_size);
   } catch (const Error&) {
     throw too_large;
@@ -172,7 +172,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   config.max_logprobs = int32_t(options.max_logprobs);
   config.seed = uint64_t(options.seed);
   config.vocab_size = tokenizer_size > 0 ? std::min(tokenizer_size, e.model->config.V) : e.model->config.V;
-  config.eos_ids = stop_ids;
+  config.scheduler.eos_ids = stop_ids;
   e.engine = std::make_unique<Engine>(config, *e.runner, e.kv, *e.backend);
   if (!options.trace.empty()) {
     e.trace = std::make_unique<TraceWriter>(options.trace, trace_header(e));

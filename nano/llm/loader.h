@@ -7,7 +7,7 @@
 #include <string>
 
 #include "llm/resolve.h"         // Resolved
-#include "llm/options.h"        // EngineOptions
+#include "llm/options.h"         // EngineOptions
 #include "checkpoint/weights.h"  // Weights
 #include "engine/engine.h"       // Engine
 

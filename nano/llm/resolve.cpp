@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <unistd.h>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -48,23 +47,11 @@ void resolve_scheduler(const EngineOptions& options, Resolved& r) {
         int32_t(s.enable_chunked_prefill ? kDefaultBatchedTokens
                                          : std::max<int64_t>(kDefaultBatchedTokens, max_model_len));
   }
-  const int32_t budget = s.max_num_batched_tokens;
   s.max_num_seqs = options.max_num_seqs ? in_range(*options.max_num_seqs, 1, "--max-num-seqs")
-                                        : int32_t(std::min<int64_t>(kDefaultSeqs, budget));
-  if (!s.enable_chunked_prefill && budget < max_model_len)
-    throw Error(
-        fmt::format("max_num_batched_tokens ({}) is smaller than max_model_len ({}), and without chunked "
-                    "prefill a longer prompt would wait for ever",
-                    budget, max_model_len),
-        "--max-num-batched-tokens", "raise it, lower --max-model-len, or use --enable-chunked-prefill");
-  if (budget < s.max_num_seqs)
-    throw Error(
-        fmt::format("max_num_batched_tokens ({}) is smaller than max_num_seqs ({})", budget, s.max_num_seqs),
-        "--max-num-batched-tokens", "every running sequence needs one token a step");
+                                        : int32_t(std::min<int64_t>(kDefaultSeqs, s.max_num_batched_tokens));
   s.long_prefill_token_threshold =
       in_range(options.long_prefill_token_threshold, 0, "--long-prefill-token-threshold");
-  if (s.long_prefill_token_threshold > max_model_len)
-    throw Error("it is greater than max_model_len", "--long-prefill-token-threshold");
+  check_limits(s);
 }
 
 // This may be somebody's laptop: where nobody said how much memory there is, the KV cache gets no more than 4 GiB,
@@ -140,53 +127,53 @@ int64_t count_parameters(const ModelConfig& c) {
   return int64_t(count);
 }
 
-Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
-                     const Backend& backend) {
+namespace {
+
+// Everything but the number of blocks, for this max_model_len.
+Resolved plan_for(int32_t max_model_len, const EngineOptions& options, const ModelConfig& config,
+                  int64_t weight_bytes, const Backend& backend) {
   Resolved r;
+  r.device = choose_device(options);
   r.enable_prefix_caching = options.enable_prefix_caching;
-  r.scheduler.max_model_len = resolve_max_model_len(options, config);
-  r.block_size = in_range(options.block_size, 1, "--block-size");
-  if (!options.paged_kv) r.block_size = r.scheduler.max_model_len;
-  // A block longer than the longest sequence could never be full.
-  const int32_t asked_block_size =
-      std::exchange(r.block_size, std::min(r.block_size, r.scheduler.max_model_len));
-  check_utilization(options.gpu_memory_utilization);
-  in_range(options.max_logprobs, -1, "--max-logprobs");
+  const int32_t asked = options.paged_kv ? in_range(options.block_size, 1, "--block-size") : max_model_len;
+  r.block_size = std::min(asked, max_model_len);  // a longer block could never be full
+  if (r.block_size < asked)
+    r.notes += fmt::format("--block-size {} is longer than max-model-len: {} does\n", asked, r.block_size);
+  r.scheduler.max_model_len = max_model_len;
+  resolve_scheduler(options, r);
+  const SchedulerConfig& s = r.scheduler;
 
   MemoryPlan& m = r.memory;
   m.utilization = options.gpu_memory_utilization;
   m.weights = weight_bytes;
-  m.kv_bytes_per_token = kv_bytes_per_token(config, choose_device(options).kv_dtype);
+  m.kv_bytes_per_token = kv_bytes_per_token(config, r.device.kv_dtype);
+  check_countable(config, s, m.kv_bytes_per_token);
   m.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
   m.num_gpu_blocks_override = options.num_gpu_blocks_override;
   if (m.num_gpu_blocks_override) in_range(*m.num_gpu_blocks_override, 1, "--num-gpu-blocks-override");
   m.block_size = r.block_size;
-  auto plan_scratch = [&] {
-    r.notes.clear();
-    if (r.block_size < asked_block_size)
-      r.notes += fmt::format("--block-size {} is longer than max-model-len: {} does\n", asked_block_size,
-                             r.block_size);
-    resolve_scheduler(options, r);
-    const SchedulerConfig& s = r.scheduler;
-    check_countable(config, s, m.kv_bytes_per_token);
-    m.max_model_len = s.max_model_len;
-    m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
-                Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
-                backend.scratch_bytes(Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
-    m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
-  };
-  plan_scratch();
-  if (options.max_model_len == -1) {
-    MemoryPlan pieces = m;
-    if (!options.paged_kv) pieces.block_size = 1;  // the one block of a sequence is as long as we make it
-    const int32_t fits = largest_model_len(pieces);
-    if (fits > 0) {  // else plan_memory says what is missing
-      r.scheduler.max_model_len = std::min(fits, config.max_position);
-      if (!options.paged_kv) r.block_size = m.block_size = r.scheduler.max_model_len;
-      plan_scratch();
-    }
-  }
+  m.max_model_len = max_model_len;
+  m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
+              Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
+              backend.scratch_bytes(Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));
+  m.device_memory = options.device_memory.value_or(default_device_memory(options, m));
   return r;
+}
+
+}  // namespace
+
+Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+                     const Backend& backend) {
+  check_utilization(options.gpu_memory_utilization);
+  in_range(options.max_logprobs, -1, "--max-logprobs");
+  const int32_t longest = resolve_max_model_len(options, config);
+  Resolved r = plan_for(longest, options, config, weight_bytes, backend);
+  if (options.max_model_len != -1) return r;
+  MemoryPlan pieces = r.memory;
+  if (!options.paged_kv) pieces.block_size = 1;  // the one block of a sequence is as long as we make it
+  const int32_t fits = largest_model_len(pieces);
+  if (fits <= 0 || fits >= longest) return r;  // 0: plan_memory says what is missing
+  return plan_for(fits, options, config, weight_bytes, backend);
 }
 
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/backend.h"     // Backend, ActivationDtype
-#include "llm/options.h"        // EngineOptions
+#include "llm/options.h"         // EngineOptions
 #include "core/scheduler.h"      // SchedulerConfig
 #include "engine/memory_plan.h"  // MemoryPlan
 #include "model/model_config.h"  // ModelConfig
@@ -21,6 +21,7 @@ struct DeviceChoice {
 DeviceChoice choose_device(const EngineOptions& options);
 
 struct Resolved {
+  DeviceChoice device;
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
   SchedulerConfig scheduler;

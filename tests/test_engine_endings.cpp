@@ -1,0 +1,96 @@
+// How sequences end when something goes wrong: rows of NaN, aborts, errors in every state. Whatever happens, each answer
+// is told its end once, and nothing is left in any of the engine's maps.
+#include <functional>
+#include <limits>
+
+#include "catch.h"
+#include "engine_fixture.h"
+
+using namespace nano_test;
+using nano::FinishReason;
+
+namespace {
+
+// Overwrites the rows of one position with NaN, of the sequences that `of` picks.
+void poison(EngineUnderTest& run, std::function<bool(const nano::Sequence&, int32_t position)> of) {
+  auto hash_rows = run.engine().on_logits;
+  run.engine().on_logits = [=](const nano::Sequence& seq, int32_t position, std::span<const float> row) {
+    hash_rows(seq, position, row);
+    if (of(seq, position)) const_cast<float&>(row[5]) = std::numeric_limits<float>::quiet_NaN();
+  };
+}
+
+}  // namespace
+
+TEST_CASE(
+    "n answers whose prompt fails in its first chunk all end with that error, and their id is free again") {
+  nano::EngineOptions options = small_blocks();
+  options.max_num_batched_tokens = options.max_num_seqs.emplace(6);
+  EngineUnderTest run(options);
+  poison(run, [](const nano::Sequence& seq, int32_t position) { return seq.id == 0 && position == 2; });
+  Request request{"x", make_prompt(18, 6), sampled(10, 40)};
+  request.params.n = 3;
+  request.params.prompt_logprobs = 0;
+  const Answers got = run.run({request});
+  REQUIRE(got.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(got.at(answer_key("x", i)).finish_reason == FinishReason::error);
+    CHECK(got.at(answer_key("x", i)).error == "the logits of prompt token 3 are not finite");
+    CHECK(got.at(answer_key("x", i)).ids.empty());
+  }
+  check_idle(run);
+  CHECK(run.run({request}).at("x").finish_reason == FinishReason::length);  // sequence 0 was the sick one
+}
+
+TEST_CASE(
+    "a prompt row that fails in the step that samples ends the request with the error, and without a token") {
+  EngineUnderTest run(micro_options());
+  poison(run, [](const nano::Sequence&, int32_t position) { return position == 2; });
+  Request request{"x", make_prompt(6, 1), greedy(8)};
+  request.params.prompt_logprobs = 0;
+  const Answer got = run.run({request}).at("x");
+  CHECK(got.finish_reason == FinishReason::error);
+  CHECK(got.error == "the logits of prompt token 3 are not finite");
+  CHECK(got.ids.empty());
+  CHECK(got.prompt_logprobs.empty());
+  check_idle(run);
+  CHECK(run.run({{"next", make_prompt(6, 1), greedy(8)}}).at("next").ids.size() == 8);
+}
+
+// Aborts and failures at random moments, under every scheduling: nothing is left in any of the engine's maps.
+TEST_CASE("random aborts and failures in every state leave nothing behind") {
+  int64_t aborted = 0, failed = 0, unstarted = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    uint32_t state = seed * 2654435761u + 7;
+    auto random = [&](uint32_t below) { return (state = state * 1664525u + 1013904223u) / 65536 % below; };
+    nano::EngineOptions options = small_blocks();
+    options.scheduling = seed % 2 ? "static" : "continuous";
+    options.kv_cache = seed % 5 != 0;
+    options.max_num_batched_tokens = options.kv_cache ? 10 : 128;
+    options.max_num_seqs = 3;
+    options.num_gpu_blocks_override = 40;
+    EngineUnderTest run(options);
+    poison(run, [&](const nano::Sequence&, int32_t) { return random(25) == 0; });
+    for (uint32_t i = 0; i < 8; ++i) {
+      Request request{std::to_string(i), make_prompt(int32_t(1 + random(25)), i),
+                      sampled(int32_t(1 + random(8)), i)};
+      request.params.n = int32_t(1 + random(3));
+      if (random(2)) request.params.prompt_logprobs = 0;
+      run.add(request);
+      for (uint32_t steps = random(4); steps > 0 && run.engine().has_work(); --steps) run.step();
+      if (random(3) == 0) {
+        const std::string victim = std::to_string(random(i + 1));
+        unstarted += run.answers.count(victim) == 0;
+        run.engine().abort(victim), ++aborted;
+      }
+      if (random(5) == 0) run.engine().finish(std::to_string(random(i + 1)), 0, FinishReason::stop);
+    }
+    while (run.engine().has_work()) run.step();
+    for (const auto& [id, answer] : run.answers) failed += answer.finish_reason == FinishReason::error;
+    check_idle(run);
+  }
+  CHECK(aborted > 50);
+  CHECK(failed > 50);
+  CHECK(unstarted > 10);
+}
