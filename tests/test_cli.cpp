@@ -229,12 +229,15 @@ TEST_CASE("each line of --prompts has its own fields, and a bad one its own erro
       "{\"prompt_token_ids\": [1, -4]}\n"
       "{\"prompt_token_ids\": [1, 9999999]}\n"
       "{\"prompt\": \"\xff\xfe\"}\n"
-      "{\"prompt\": [5, 6]}\n");
+      "{\"prompt\": [5, 6]}\n"
+      "{\"prompt\": [\"In the\"]}\n"
+      "{\"prompt\": [\"In\", \"the\"]}\n" +
+      std::string("{\"prompt\": \"And\", \"max_tokens\": 1}\0{\"x\": 1}\n", 44));
   const auto ran = run_nano(run_args({"--prompts", file, "--json"}));
   std::remove(file.c_str());
   CHECK(ran.exit_code == 1);
   const std::vector<Json> out = json_lines(ran.out);
-  REQUIRE(out.size() == 11);
+  REQUIRE(out.size() == 14);
   CHECK(out[0]["outputs"][0]["token_ids"].size() == 2);
   for (size_t i = 1; i < 10; ++i) {
     CAPTURE(i);
@@ -245,6 +248,10 @@ TEST_CASE("each line of --prompts has its own fields, and a bad one its own erro
   CHECK(contains(out[2].value("error", ""), "temprature"));
   CHECK(contains(out[3].value("error", ""), "top_k"));
   CHECK(out[10]["outputs"][0]["token_ids"].size() == 5);
+  const Json alone = json_lines(run_nano(run_args({"In the", "--json"})).out)[0];
+  CHECK(out[11]["outputs"][0]["token_ids"] == alone["outputs"][0]["token_ids"]);  // a list of one text
+  CHECK(contains(out[12].value("error", ""), "several texts"));
+  CHECK(contains(out[13].value("error", ""), "column 35: a NUL byte"));
 }
 
 TEST_CASE("the sampling seed comes from --seed: equal seeds equal answers, other seeds others") {

@@ -40,6 +40,43 @@ TEST_CASE("output that cannot be written is an error, and a stderr that cannot b
   CHECK(shell("walk 2>/dev/full") == 2);
 }
 
+TEST_CASE("a Git LFS pointer is called that by every command, wherever it stands") {
+  namespace fs = std::filesystem;
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n";
+  const std::string file = temporary_file(pointer), dir = file + ".dir";
+  auto named = [&](const std::vector<std::string>& command, const std::string& culprit) {
+    const auto ran = run_nano(command);
+    INFO(command[0] << ": " << ran.err);
+    CHECK(ran.exit_code == 2);
+    CHECK(lines(ran.err) == 1);
+    CHECK(contains(ran.err, culprit + ": this is a Git LFS pointer"));
+  };
+  auto by_all = [&](const std::string& model, const std::string& culprit) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"run", model, "x"},
+                                               {"chat", model},
+                                               {"info", model},
+                                               {"bench", "latency", model},
+                                               {"ppl", model, "README.md"}})
+      named(command, culprit);
+  };
+  by_all(file, file);
+  named({"tokenize", file, "x"}, file);
+  named({"run", file, "x", "--load-format", "dummy"}, file);
+  named({"info", "--config", file}, file);
+  for (const char* part : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    fs::remove_all(dir);
+    fs::copy(nano_test::data_path("golden/checkpoints/llama-fp32"), dir);
+    fs::copy_file(file, dir + "/" + part, fs::copy_options::overwrite_existing);
+    if (std::string(part) == "tokenizer.json")
+      named({"run", dir, "x"}, dir + "/" + part);  // `info` needs none
+    else
+      by_all(dir, dir + "/" + part);
+  }
+  fs::remove_all(dir);
+  std::remove(file.c_str());
+}
+
 TEST_CASE("what is wrong in a flag is said before a model is loaded, with the flag's name") {
   const std::string
       empty = temporary_file(""),

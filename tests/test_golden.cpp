@@ -28,8 +28,8 @@ struct Golden {
 std::vector<Golden> all_goldens() {
   std::vector<Golden> list;
   const fs::path root = data_path("golden/checkpoints");
-  for (const char* name :
-       {"llama-bf16", "llama-fp32", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "gemma3-fp32-sharded"})
+  for (const char* name : {"llama-bf16", "llama-fp32", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16",
+                           "gemma3-fp32-sharded", "mistral-bf16", "smollm3-bf16"})
     list.push_back({(root / name).string(), root / name / "golden.json"});
   for (const auto& folder : fs::directory_iterator(root))
     for (const auto& file : fs::directory_iterator(folder.is_directory() ? folder.path() : root))
@@ -69,7 +69,7 @@ nlohmann::json read_json(const fs::path& path) {
 
 TEST_CASE("golden logits of every family and every block type") {
   const std::vector<Golden> goldens = all_goldens();
-  REQUIRE(goldens.size() == 14);
+  REQUIRE(goldens.size() == 18);
   int greedy_steps = 0, prompt_logprobs = 0;
   for (const Golden& golden : goldens)
     for (const char* device : {"ref", "cpu"}) {
@@ -117,8 +117,8 @@ TEST_CASE("golden logits of every family and every block type") {
         ++prompt_logprobs;
       }
     }
-  CHECK(greedy_steps == 2 * (14 * 4 * 16 - 4));  // four golden steps are ties
-  CHECK(prompt_logprobs == 2 * 6);
+  CHECK(greedy_steps == 2 * (18 * 4 * 16 - 4));  // four golden steps are ties
+  CHECK(prompt_logprobs == 2 * 8);
 }
 
 TEST_CASE("Q6 the same GQA model as safetensors and as GGUF gives the same logits") {

@@ -122,6 +122,99 @@ TEST_CASE("hf_config: biases and norms of each family") {
   CHECK((biased.qkv_bias && biased.o_bias && biased.mlp_bias));
 }
 
+TEST_CASE(
+    "hf_config: where rope_parameters and rope_scaling are both, rope_scaling wins, as in transformers") {
+  json both = without(llama(), "rope_theta");
+  both["rope_parameters"] = json::parse(R"({"rope_type":"default","rope_theta":70000.0})");
+  CHECK(parse(with(both, "rope_scaling", nullptr)).rope.theta == 70000.0);
+  CHECK(parse(with(both, "rope_scaling", json::object())).rope.theta == 70000.0);
+  CHECK(contains(refusal(with(both, "rope_scaling", json::parse(R"({"rope_type":"yarn","factor":4.0})"))),
+                 "RoPE scaling 'yarn' is not supported"));
+  json linear = with(both, "rope_scaling", json::parse(R"({"rope_type":"linear","factor":4.0})"));
+  CHECK(parse(linear).rope.factor == 4.0);
+  CHECK(parse(linear).rope.theta == 10000.0);  // nothing of rope_parameters is left
+  CHECK(parse(linear).max_position == 2048);
+  CHECK(parse(with(linear, "rope_theta", 60000.0)).rope.theta == 60000.0);
+  // Gemma: only the global layers' object is changed.
+  json g = with(gemma(), "rope_parameters", json::parse(R"({"full_attention":{"rope_theta":5e5},
+      "sliding_attention":{"rope_theta":2e4}})"));
+  const ModelConfig m = parse(with(g, "rope_scaling", json::parse(R"({"rope_type":"linear","factor":8.0})")));
+  CHECK((m.rope.theta == 5e5 && m.rope.factor == 8.0));
+  CHECK((m.rope_local.theta == 2e4 && m.rope_local.factor == 1.0));
+}
+
+TEST_CASE("hf_config: Mistral, with a window on every layer unless it is null") {
+  json c = without(qwen("mistral"), "num_key_value_heads");
+  c["num_attention_heads"] = 16;
+  const ModelConfig m = parse(c);
+  CHECK(m.architecture == "mistral");
+  CHECK(m.KVH == 8);
+  CHECK(m.sliding_window == 4096);
+  CHECK(m.sliding == std::vector<bool>{true, true});
+  CHECK(m.rope_local.theta == 50000.0);
+  CHECK((!m.qkv_bias && !m.qk_norm && !m.tied && m.no_rope.empty()));
+  CHECK(parse(with(c, "num_key_value_heads", nullptr)).KVH == 16);
+  CHECK(parse(without(c, "max_position_embeddings")).max_position == 131072);
+  CHECK(parse(with(c, "sliding_window", 24)).sliding_window == 24);
+  CHECK(parse(with(c, "sliding_window", nullptr)).sliding_window == 0);
+  CHECK(parse(with(c, "sliding_window", nullptr)).sliding.empty());
+  CHECK(contains(refusal(with(c, "sliding_window", -1)), "'sliding_window' is -1"));
+  CHECK(contains(refusal(with(c, "layer_types", {"full_attention", "sliding_attention"})), "'layer_types'"));
+}
+
+TEST_CASE("hf_config: SmolLM3, whose layers without RoPE are listed or every n-th") {
+  json c = with(without(qwen("smollm3"), "tie_word_embeddings"), "num_hidden_layers", 5);
+  const ModelConfig m = parse(c);
+  CHECK(m.no_rope == std::vector<bool>{false, false, false, true, false});
+  CHECK((m.tied && m.sliding_window == 0 && m.KVH == 2));
+  CHECK(parse(without(without(c, "rope_theta"), "num_key_value_heads")).rope.theta == 2e6);
+  CHECK(parse(without(c, "num_key_value_heads")).KVH == 4);
+  CHECK(parse(with(c, "no_rope_layer_interval", 2)).no_rope ==
+        std::vector<bool>{false, true, false, true, false});
+  json list = with(c, "no_rope_layers", {1, 0, 1, 1, 0, 0});  // longer is allowed
+  CHECK(parse(list).no_rope == std::vector<bool>{false, true, false, false, true});
+  CHECK(parse(with(c, "no_rope_layers", {true, false, true, true, true})).no_rope[1]);
+  list["use_sliding_window"] = true;
+  CHECK(parse(list).sliding_window == 0);
+  list["sliding_window"] = 24;
+  CHECK(parse(list).sliding_window == 24);
+  CHECK(parse(list).sliding == parse(list).no_rope);
+  CHECK(contains(refusal(with(c, "no_rope_layers", {1, 0})), "'no_rope_layers' is not a list of 5 layers"));
+  CHECK(contains(refusal(with(c, "no_rope_layers", {1, 0, 1, 1, "x"})), "not 0 or 1"));
+  CHECK(contains(refusal(with(c, "no_rope_layer_interval", 0)), "'no_rope_layer_interval' is 0"));
+}
+
+TEST_CASE("hf_config: what other families' keys would change is refused where nano does not apply it") {
+  for (const char* key : {"use_sliding_window", "qk_layernorm", "parallel_attn", "alibi"}) {
+    CAPTURE(key);
+    CHECK(contains(refusal(with(llama(), key, true)),
+                   std::string("'") + key + "' is set, which is not supported for llama"));
+    CHECK(parse(with(llama(), key, false)).architecture == "llama");
+    CHECK(parse(with(llama(), key, nullptr)).architecture == "llama");
+  }
+  for (const char* key : {"embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"}) {
+    CAPTURE(key);
+    CHECK(contains(refusal(with(llama(), key, 0.5)), key));
+    CHECK(parse(with(llama(), key, 1)).architecture == "llama");
+  }
+  for (const char* key : {"num_local_experts", "n_routed_experts", "clip_qkv", "attention_multiplier"}) {
+    CAPTURE(key);
+    CHECK(contains(refusal(with(llama(), key, 8)), key));
+    CHECK(parse(with(llama(), key, 0)).architecture == "llama");
+  }
+  CHECK(contains(refusal(with(llama(), "no_rope_layers", {1, 0})), "'no_rope_layers'"));
+  CHECK(contains(refusal(with(qwen("mistral"), "attention_bias", true)), "not supported for mistral"));
+  CHECK(contains(refusal(with(qwen("qwen3"), "mlp_bias", true)), "not supported for qwen3"));
+}
+
+TEST_CASE("hf_config: -1 is no special token, and a dtype may be written as torch does") {
+  CHECK(parse(with(with(llama(), "eos_token_id", -1), "bos_token_id", -1)).L == 2);
+  CHECK(parse(with(llama(), "eos_token_id", {7, -1})).L == 2);
+  CHECK(parse(with(llama(), "torch_dtype", "torch.float32")).dtype == DType::f32);
+  CHECK(parse(with(llama(), "torch_dtype", "torch.float16")).dtype == DType::f16);
+  CHECK(contains(refusal(with(llama(), "torch_dtype", "torch.float64")), "'float64'"));
+}
+
 TEST_CASE("hf_config: linear RoPE scaling stretches the position limit") {
   const json scaling = json::parse(R"({"rope_type":"linear","factor":4.0})");
   const ModelConfig m = parse(with(llama(), "rope_scaling", scaling));
@@ -200,7 +293,7 @@ TEST_CASE("hf_config: what is not supported is refused by name") {
   };
   const Row rows[] = {
       {"model_type", "\"mixtral\"",
-       "unsupported architecture 'mixtral' (known: llama, qwen2, qwen3, gemma3)"},
+       "unsupported architecture 'mixtral' (known: llama, mistral, qwen2, qwen3, gemma3, smollm3)"},
       {"hidden_act", "\"relu\"", "'relu'"},
       {"hidden_act", "\"gelu\"", "'gelu'"},
       {"rope_scaling", R"({"rope_type":"yarn","factor":4.0})", "'yarn'"},
@@ -244,7 +337,7 @@ TEST_CASE("hf_config: what is not supported is refused by name") {
        "'original_max_position_embeddings' is 0, outside"},
       {"bos_token_id", "-3", "'bos_token_id' is '-3', which is no token id"},
       {"eos_token_id", "\"x\"", "'eos_token_id' is"},
-      {"eos_token_id", "[7,-1]", "'eos_token_id' is '-1'"},
+      {"eos_token_id", "[7,-2]", "'eos_token_id' is '-2'"},
       {"tie_word_embeddings", "1", "'tie_word_embeddings' is not true or false"},
   };
   for (const Row& row : rows) {

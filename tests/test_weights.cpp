@@ -1,5 +1,5 @@
-// checkpoint/weights.h: whole checkpoints of every family and format, bit for bit, and the ways they can disagree
-// with their config.
+// checkpoint/weights.h and model/weights.h: whole checkpoints of every family and format, bit for bit, and the ways
+// they can disagree with their config.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -21,12 +21,13 @@ using nlohmann::json;
 
 namespace {
 
-const char* const kDense[] = {"llama-bf16",  "qwen2-bf16", "qwen3-bf16",
-                              "gemma3-bf16", "llama-fp32", "gemma3-fp32-sharded"};
+const char* const kDense[] = {"llama-bf16", "qwen2-bf16",          "qwen3-bf16",   "gemma3-bf16",
+                              "llama-fp32", "gemma3-fp32-sharded", "mistral-bf16", "smollm3-bf16"};
 const char* const kGguf[] = {"gguf-llama/gguf-llama.Q4_0",     "gguf-llama/gguf-llama.Q5_1",
                              "gguf-llama/gguf-llama.Q8_0",     "gguf-llama-f16/gguf-llama-f16.F16",
                              "gguf-llama-k/gguf-llama-k.Q2_K", "gguf-llama-k/gguf-llama-k.Q4_K_M",
-                             "gguf-qwen3/gguf-qwen3.Q8_0",     "gguf-gemma3/gguf-gemma3.Q4_0"};
+                             "gguf-qwen3/gguf-qwen3.Q8_0",     "gguf-gemma3/gguf-gemma3.Q4_0",
+                             "gguf-mistral/gguf-mistral.BF16", "gguf-smollm3/gguf-smollm3.BF16"};
 
 std::string checkpoint(const std::string& name) { return data_path("golden/checkpoints/" + name); }
 std::unique_ptr<Weights> open(const std::string& path) { return open_weights(path, false, 0); }
@@ -167,14 +168,17 @@ TEST_CASE("weights: expanding to float32 keeps every value") {
   const std::unique_ptr<Weights> plain = open(checkpoint("gguf-llama-k/gguf-llama-k.Q4_K_M.gguf"));
   const std::unique_ptr<Weights> expanded = open(checkpoint("gguf-llama-k/gguf-llama-k.Q4_K_M.gguf"));
   CHECK(plain->quantization == "gguf");
-  expand_to_float32(*expanded);
+  expanded->expand_to_float32();
   CHECK(expanded->quantization.empty());
   for (const auto& [name, w] : plain->linears()) {
     CAPTURE(name);
-    const QuantLinear& e = expanded->linear(name);
+    const QuantLinear e = expanded->linear(name);
     CHECK((e.source == Source::dense && e.dtype == DType::f32 && e.rope_interleaved_dim == 0));
+    CHECK(e.file_bytes() == expanded->linears().at(name).file_bytes());  // what the ledger is told before
     CHECK(decoded(e) == decoded(w));
+    CHECK(e.owned.use_count() == 1);  // gone with the copy
   }
+  CHECK((expanded->embedding().source == plain->linear("embed").source && !expanded->embedding().owned));
 }
 
 TEST_CASE("weights: dropped pages come back as they were") {
@@ -195,8 +199,11 @@ TEST_CASE("weights: dummy weights have the shapes of the config, and depend on t
     const std::unique_ptr<Weights> real = open(checkpoint(name));
     CHECK(a->format == "dummy");
     CHECK(a->linears().size() == real->linears().size());
-    for (const auto& [key, w] : a->linears()) {
+    for (const auto& [key, described] : a->linears()) {
       CAPTURE(key);
+      CHECK(described.data == nullptr);  // made when it is asked for, and only as long as it is used
+      const QuantLinear w = a->linear(key);
+      CHECK(w.owned.use_count() == 1);
       const std::vector<float> values = decoded(w);
       CHECK((w.N == real->linear(key).N && w.K == real->linear(key).K && w.dtype == real->linear(key).dtype));
       CHECK(values == decoded(b->linear(key)));
@@ -231,7 +238,8 @@ TEST_CASE("Q9 gguf: an unknown architecture is called that") {
   write_bytes(dir.file("m.gguf"), read_bytes(checkpoint("gguf-llama/gguf-llama.Q4_0.gguf")));
   patch(dir, "m.gguf", gguf_string("llama"), gguf_string("lemma"));
   const std::string message = open_error(dir.file("m.gguf"));
-  CHECK(contains(message, "unsupported architecture 'lemma' (known: llama, qwen2, qwen3, gemma3)"));
+  CHECK(contains(message,
+                 "unsupported architecture 'lemma' (known: llama, mistral, qwen2, qwen3, gemma3, smollm3)"));
   CHECK(!contains(message, "truncated"));
 }
 

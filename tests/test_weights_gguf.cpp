@@ -161,6 +161,79 @@ TEST_CASE("weights_gguf: RoPE keys and the divisors of Llama 3") {
   CHECK(contains(wrong.error(), "'rope_freqs.weight' is not 2 float32 values"));
 }
 
+TEST_CASE("weights_gguf: keys that would change the arithmetic are refused by name, unless they are off") {
+  struct Row {
+    const char* key;
+    float off, on;
+  };
+  const Row rows[] = {{"attention.scale", 0, 0.5f},       {"attention.clamp_kqv", 0, 8},
+                      {"attention.max_alibi_bias", 0, 8}, {"logit_scale", 1, 0.25f},
+                      {"residual_scale", 0, 0.5f},        {"embedding_scale", 1, 12},
+                      {"rope.scaling.attn_factor", 1, 2}, {"attn_logit_softcapping", 0, 50},
+                      {"final_logit_softcapping", 0, 30}, {"attention.temperature_scale", 0, 0.1f}};
+  for (const char* arch : {"llama", "qwen2", "gemma3", "smollm3", "mistral3"})
+    for (const Row& row : rows)
+      for (const bool on : {false, true}) {
+        const std::string key = std::string(arch) + "." + row.key;
+        CAPTURE(key);
+        Micro m(arch);
+        if (m.arch == "gemma3") m.add_key(m.u32("attention.sliding_window", 12));
+        m.add_key(gguf_f32(key, on ? row.on : row.off));
+        const std::string message = m.error();
+        CAPTURE(message);
+        CHECK(message.empty() == !on);
+        CHECK((!on || contains(message, "'" + key + "' is ")));
+      }
+  Micro experts("llama");
+  experts.add_key(experts.u32("expert_count", 8));
+  experts.b.infos.pop_back();  // its tensors have other names, but that is not what is wrong
+  CHECK(contains(experts.error(),
+                 "'llama.expert_count' is 8, which is not supported for llama (it is a mixture"));
+  Micro dense("llama");
+  dense.add_key(dense.u32("expert_count", 0));
+  CHECK(dense.error() == "");
+  Micro both_ways("llama");  // sees what follows, as an encoder does
+  both_ways.add_key(gguf_kv("llama.attention.causal", 7, std::string("\0", 1)));
+  CHECK(contains(both_ways.error(), "'llama.attention.causal' is 0"));
+  Micro windowed("qwen2");
+  windowed.add_key(windowed.u32("attention.sliding_window", 16));
+  CHECK(contains(windowed.error(), "'qwen2.attention.sliding_window' is 16"));
+}
+
+TEST_CASE("weights_gguf: tensors in a layer that its architecture does not have are refused by name") {
+  for (const char* name : {"blk.0.attn_sinks.weight", "blk.0.attn_k.bias", "blk.0.attn_q_norm.weight"}) {
+    Micro m("llama");  // a bias of k without one of q
+    m.add(name, {4});
+    const std::string message = m.error();
+    CAPTURE(message);
+    CHECK(
+        contains(message, std::string("'") + name + "' is not supported: this is another variant of llama"));
+  }
+}
+
+TEST_CASE("weights_gguf: Mistral's window is on every layer, SmolLM3 has RoPE on three of four") {
+  for (const char* arch : {"llama", "mistral3"}) {
+    CAPTURE(arch);
+    Micro m(arch, 3);
+    m.add_key(m.u32("attention.sliding_window", 12));
+    m.add_key(gguf_f32(m.arch + ".rope.freq_base", 5e5f));
+    const std::unique_ptr<Weights> w = m.open();
+    CHECK(w->config.architecture == (m.arch == "llama" ? "llama" : "mistral"));
+    CHECK(w->config.sliding_window == 12);
+    CHECK(w->config.sliding == std::vector<bool>{true, true, true});
+    CHECK(w->config.rope_local.theta == 5e5);
+    CHECK(w->linear("0.q").rope_interleaved_dim == 4);
+    Micro off(arch, 3);
+    off.add_key(off.u32("attention.sliding_window", 0));
+    CHECK(off.open()->config.sliding_window == 0);
+  }
+  Micro smol("smollm3", 9);
+  const std::unique_ptr<Weights> w = smol.open();
+  CHECK(w->config.no_rope == std::vector<bool>{false, false, false, true, false, false, false, true, false});
+  CHECK(w->linear("8.k").rope_interleaved_dim == 4);
+  CHECK(w->linear("3.k").rope_interleaved_dim == 4);  // its rows are permuted all the same
+}
+
 TEST_CASE("weights_gguf: keys that are missing, of another type or per layer") {
   for (const char* key : {"block_count", "context_length", "embedding_length", "feed_forward_length",
                           "attention.head_count", "attention.layer_norm_rms_epsilon"}) {
@@ -227,8 +300,9 @@ TEST_CASE("Q5 weights_gguf: fused q/k/v is named, unknown tensors are listed") {
   CHECK(contains(message, "'blk.0.attn_q.weight' is missing"));
   CHECK(contains(message, "'blk.0.attn_qkv.weight' is not supported"));
   Micro extra("llama");
-  extra.add("blk.0.attn_sinks.weight", {2});
-  CHECK(extra.open()->unused_tensors == std::vector<std::string>{"blk.0.attn_sinks.weight"});
+  extra.add("vision.weight", {2});
+  extra.add("blk.1.attn_q.weight", {2});  // a layer that the keys do not count
+  CHECK(extra.open()->unused_tensors == std::vector<std::string>{"vision.weight", "blk.1.attn_q.weight"});
   Micro headed("llama");
   headed.add("output.weight", {8, 5});
   CHECK(!headed.open()->config.tied);

@@ -86,7 +86,7 @@ Json formats_json(const Weights& weights) {
 Json info_of_model(const EngineOptions& options) {
   const std::unique_ptr<Weights> weights =
       open_weights(model_path(options), options.load_format == "dummy", uint64_t(options.seed));
-  if (!options.quantized_linear) expand_to_float32(*weights);
+  if (!options.quantized_linear) weights->expand_to_float32();
   const Resolved r = plan_to_fit(options, weights->config, packed_bytes(*weights), *make_backend(options));
   Json info = {{"model", options.model},
                {"file_format", weights->format},

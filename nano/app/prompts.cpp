@@ -29,12 +29,16 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
     check_messages(job.messages, where);
     return;
   }
-  const bool ids = line.contains("prompt_token_ids") || line["prompt"].is_array();
   const char* key = line.contains("prompt") ? "prompt" : "prompt_token_ids";
+  const bool texts =
+      line.contains("prompt") && line[key].is_array() && !line[key].empty() && line[key][0].is_string();
+  if (texts && line[key].size() > 1) throw Error("'prompt' holds several texts", where, "write one a line");
+  const Json& given = texts ? line[key][0] : line[key];  // a list of one text is what the API's clients send
+  const bool ids = line.contains("prompt_token_ids") || given.is_array();
   if (ids)
-    job.prompt.token_ids = id_list(line[key], where, key);
-  else if (line[key].is_string())
-    job.prompt.text = line[key].get<std::string>();
+    job.prompt.token_ids = id_list(given, where, key);
+  else if (given.is_string())
+    job.prompt.text = given.get<std::string>();
   else
     throw Error("'prompt' must be a string or a list of token ids", where);
   if (ids && job.prompt.token_ids.empty()) throw Error(std::string("'") + key + "' is an empty list", where);

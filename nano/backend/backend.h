@@ -122,7 +122,7 @@ class Backend {
   virtual void rope_table(float* cos_sin, const int32_t* positions, const float* inv_freq, int32_t T,
                           int32_t D) = 0;
   // qkv [T, (H + 2·KVH)·D], in place: heads of q and k are normed (q_norm, k_norm [D], nullptr = not), rotated
-  // (half-split pairs), then k and v are written to the cache at slot_mapping.
+  // (half-split pairs; cos_sin nullptr = not), then k and v are written to the cache at slot_mapping.
   virtual void rope_kv_write(Act qkv, const float* cos_sin, const float* q_norm, const float* k_norm,
                              float eps, const KvLayer& kv, const int64_t* slot_mapping, int32_t T,
                              const AttentionShape& shape) = 0;

@@ -65,10 +65,13 @@ class RefBackend final : public Backend {
     return linears_.back().get();
   }
   const PackedLinear* pack_embedding(const QuantLinear& table) override {
+    for (const auto& packed : linears_)  // the head of a tied model reads the same bytes
+      if (packed->parts[0].data == table.data) return packed.get();
     auto linear = std::make_unique<RefLinear>();
     linear->parts.push_back(table);
     linear->N = table.N, linear->K = table.K;
-    linears_.push_back(std::move(linear));  // rows are read from the file: no bytes of its own
+    if (table.owned) allocated_[int(Memory::weights)] += table.file_bytes();  // else rows are in the file
+    linears_.push_back(std::move(linear));
     return linears_.back().get();
   }
   int64_t scratch_bytes(const Limits& limits) const override {
@@ -137,7 +140,7 @@ class RefBackend final : public Backend {
         float* head = q + h * D;  // k follows q
         const float* norm = h < shape.H ? q_norm : k_norm;
         if (norm != nullptr) norm_row(head, head, norm, eps, D, /*add=*/false);
-        rotate(head, cos_sin + t * D, D);
+        if (cos_sin != nullptr) rotate(head, cos_sin + t * D, D);
       }
       if (slot_mapping[t] < 0) continue;  // padding
       for (int64_t i = 0; i < shape.KVH * D; ++i) {

@@ -54,6 +54,8 @@ std::string short_reason(const std::exception& e) {
 template <class Json>
 Json parse(std::string_view text, const std::string& where) {
   check_depth(text, where);
+  // The parser takes a NUL for the end, and would not see what follows.
+  if (const size_t nul = text.find('\0'); nul != text.npos) fail(text, nul, "a NUL byte", where);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const typename Json::parse_error& e) {

@@ -12,8 +12,8 @@ namespace nano {
 
 constexpr int kMaxJsonDepth = 100;
 
-// Error "WHERE: invalid JSON at line L, column C: …": bad syntax, text after the value, invalid UTF-8, or more
-// than kMaxJsonDepth nested arrays and objects. `where` names the file or request.
+// Error "WHERE: invalid JSON at line L, column C: …": bad syntax, text or a NUL byte after the value, invalid
+// UTF-8, or more than kMaxJsonDepth nested arrays and objects. `where` names the file or request.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 // The same, keeping the order of keys.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,6 +31,12 @@ int open_regular(const std::string& path, size_t& size) {
   return fd;
 }
 
+// What Git LFS leaves in place of a file that it did not fetch would be taken for a damaged one.
+void check_not_lfs_pointer(std::string_view data, const std::string& path) {
+  if (data.substr(0, 23) == "version https://git-lfs")
+    throw Error("this is a Git LFS pointer, not the file itself", path, "fetch it: git lfs pull");
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -42,6 +49,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   close(fd);
   if (p == MAP_FAILED) throw Error(std::string("cannot map: ") + std::strerror(errno), path);
   data_ = static_cast<const uint8_t*>(p);
+  check_not_lfs_pointer({static_cast<const char*>(p), size_}, path);
 }
 
 MappedFile::~MappedFile() { munmap(const_cast<uint8_t*>(data_), size_); }
@@ -76,7 +84,9 @@ std::string read_file(const std::string& path) {
   size_t size = 0;
   close(open_regular(path, size));
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  check_not_lfs_pointer(text, path);
+  return text;
 }
 
 }  // namespace nano

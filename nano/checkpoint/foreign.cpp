@@ -1,7 +1,8 @@
 #include "checkpoint/foreign.h"
 
 #include <cfloat>
-#include <cstring>
+#include <iterator>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,6 +17,11 @@ std::string shown_name(std::string_view name) {
   for (char c : name.substr(0, kShown)) out += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
   if (name.size() > kShown) out += "…";
   return out + "'";
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 int32_t checked_size(int64_t value, int32_t most, const std::string& key, const std::string& path) {
@@ -43,12 +49,6 @@ void check_vocabulary(int64_t vocabulary, const std::string& key, const std::str
     throw Error(fmt::format("{} is {}, but tensor {} has {} rows", shown_name(key), vocabulary,
                             shown_name(embedding), rows),
                 path);
-}
-
-void check_not_lfs_pointer(const uint8_t* data, size_t size, const std::string& path) {
-  constexpr std::string_view kStart = "version https://git-lfs";
-  if (size < kStart.size() || std::memcmp(data, kStart.data(), kStart.size()) != 0) return;
-  throw Error("this is a Git LFS pointer, not the weights", path, "fetch the file itself: git lfs pull");
 }
 
 void check_places(const std::vector<TensorPlace>& places, uint64_t alignment, uint64_t data_start,

@@ -12,6 +12,8 @@ namespace nano {
 
 // The name between quotes: at most 80 bytes of it, control bytes shown as '?'.
 std::string shown_name(std::string_view name);
+// "a b c" taken apart: for lists of names.
+std::vector<std::string> words(const std::string& text);
 // The value, if it is from 1 to `most`, or a positive number that a float can hold; else an Error that names the key.
 int32_t checked_size(int64_t value, int32_t most, const std::string& key, const std::string& path);
 double checked_positive(double value, const std::string& key, const std::string& path);
@@ -21,9 +23,6 @@ void check_shape(const std::string& name, const std::vector<int64_t>& shape,
 // Error naming both when the vocabulary under `key` is not as many rows as the embedding has.
 void check_vocabulary(int64_t vocabulary, const std::string& key, const std::string& embedding, int64_t rows,
                       const std::string& path);
-
-// Error when the bytes are the text that Git LFS leaves in place of a file it did not fetch.
-void check_not_lfs_pointer(const uint8_t* data, size_t size, const std::string& path);
 
 struct TensorPlace {
   std::string name;

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"          // Error
-#include "checkpoint/foreign.h"  // check_places, check_not_lfs_pointer, shown_name
+#include "checkpoint/foreign.h"  // check_places, shown_name
 #include "quant/ggml_blocks.h"   // block_format
 
 namespace nano {
@@ -93,13 +93,12 @@ void GgufFile::fail(const std::string& problem, const std::string& hint) const {
 }
 
 void GgufFile::check_start() const {
-  check_not_lfs_pointer(data_, size_, path_);
   if (size_ < 4 || std::memcmp(data_, "GGUF", 4) != 0) fail("not a GGUF file: it does not start with GGUF");
   if (size_ < 24)
     fail(fmt::format("truncated: the header needs 24 bytes, but the file has {}", size_),
          "the download was cut short");
   const auto version = load<uint32_t>(data_ + 4);
-  if ((version & 0xffff) == 0)
+  if (version != 0 && (version & 0xffff) == 0)
     fail("a big-endian GGUF file is not supported", "convert it for little-endian machines");
   if (version == 1) fail("GGUF version 1 is not supported", "convert the model again; 2 and 3 work");
   if (version != 2 && version != 3)
@@ -275,6 +274,17 @@ std::vector<bool> GgufFile::get_bools(std::string_view key) const {
   const Value& value = require(key);
   if (value.type != kBool) wrong_type(key, value, "bools");
   return std::vector<bool>(value.data, value.data + value.count);
+}
+
+std::vector<double> GgufFile::get_numbers(std::string_view key) const {
+  const uint32_t type = require(key).type;
+  if (type == kF32 || type == kF64) return get_floats(key);
+  if (type == kBool) {
+    const std::vector<bool> bools = get_bools(key);
+    return {bools.begin(), bools.end()};
+  }
+  const std::vector<int64_t> ints = get_ints(key);
+  return {ints.begin(), ints.end()};
 }
 
 std::vector<std::string> GgufFile::get_strings(std::string_view key) const {

@@ -47,6 +47,7 @@ class GgufFile {
   std::vector<int64_t> get_ints(std::string_view key) const;
   std::vector<double> get_floats(std::string_view key) const;
   std::vector<bool> get_bools(std::string_view key) const;
+  std::vector<double> get_numbers(std::string_view key) const;  // any of the three
   std::vector<std::string> get_strings(std::string_view key) const;
   int64_t get_int(std::string_view key) const { return get_ints(scalar(key))[0]; }
   double get_float(std::string_view key) const { return get_floats(scalar(key))[0]; }

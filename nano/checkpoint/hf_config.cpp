@@ -4,13 +4,15 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error.h"               // Error
 #include "base/json.h"                // parse_json
 #include "base/mapped_file.h"         // read_file
-#include "checkpoint/foreign.h"       // checked_positive, checked_size, shown_name
+#include "checkpoint/foreign.h"       // checked_positive, checked_size, shown_name, words
 #include "checkpoint/tensor_names.h"  // size_names, check_config, check_architecture
 #include "checkpoint/weights.h"       // read_hf_config
 
@@ -65,24 +67,53 @@ struct Fields {
   int32_t size(const char* key, std::optional<int64_t> fallback = {}, int32_t most = INT32_MAX) const {
     return checked_size(integer(key, fallback), most, key, where);
   }
-  // A feature that nano lacks: the field must hold what turns it off.
-  void must_be_off(const char* key, double off) const {
-    if (number(key, off) != off) fail(key, "is set, which is not supported");
-  }
 };
 
 bool is_gemma(const ModelConfig& c) { return c.architecture == "gemma3"; }
 
+// Keys of other families that change the arithmetic unless they are 0 (or false), or 1. Set to something else they are
+// refused: the answers would be wrong, and look right.
+constexpr const char* kOffAtZero =
+    "attn_logit_softcapping final_logit_softcapping use_bidirectional_attention attention_chunk_size "
+    "attention_multiplier qk_layernorm use_qk_norm clip_qkv alibi parallel_attn use_parallel_residual "
+    "num_experts num_local_experts n_routed_experts";
+constexpr const char* kOffAtOne =
+    "partial_rotary_factor embedding_multiplier residual_multiplier logits_scaling logit_scale";
+// The same for keys that some of our families have.
+constexpr std::pair<const char*, std::string_view> kOfFamilies[] = {
+    {"use_sliding_window", "qwen2 qwen3 smollm3"},
+    {"attention_bias", "llama qwen2 qwen3 gemma3 smollm3"},
+    {"mlp_bias", "llama smollm3"},
+    {"no_rope_layers", "smollm3"},
+};
+
+void check_arithmetic(const Fields& f, const ModelConfig& c) {
+  auto check = [&](const std::string& key, double off) {
+    const json* value = f.find(key.c_str());
+    const bool is_off = !value || (value->is_boolean() ? value->get<bool>() == (off != 0) : *value == off);
+    if (!is_off) f.fail(key.c_str(), "is set, which is not supported for " + c.architecture);
+  };
+  for (const std::string& key : words(kOffAtZero)) check(key, 0);
+  for (const std::string& key : words(kOffAtOne)) check(key, 1);
+  for (const auto& [key, families] : kOfFamilies)
+    if (families.find(c.architecture) == families.npos) check(key, 0);
+}
+
 // What transformers assumes where a config is silent (nested Gemma configs leave out what equals it); none: the key
 // must be there.
 std::optional<int64_t> default_size(const Fields& f, const std::string& key, const ModelConfig& c) {
-  const bool gemma = is_gemma(c), qwen3 = c.architecture == "qwen3";
-  if (key == "num_key_value_heads") return gemma ? 4 : c.H;
+  const bool gemma = is_gemma(c), qwen3 = c.architecture == "qwen3", mistral = c.architecture == "mistral";
+  if (key == "num_key_value_heads" && !f.inner.contains(key)) {  // null means as many as heads
+    if (mistral) return 8;
+    if (gemma || c.architecture == "smollm3") return 4;
+  }
+  if (key == "num_key_value_heads") return c.H;
   if (key == "head_dim" && (gemma || qwen3)) return gemma ? 256 : 128;
   if (key == "head_dim" && c.C % c.H != 0 && !f.find("head_dim"))
     f.fail("hidden_size", fmt::format("is {}, not a multiple of {} heads", c.C, c.H));
   if (key == "head_dim") return c.C / c.H;
-  if (key == "max_position_embeddings") return gemma ? 131072 : c.architecture == "llama" ? 2048 : 32768;
+  if (key == "max_position_embeddings")
+    return gemma || mistral ? 131072 : c.architecture == "llama" ? 2048 : 32768;
   if (gemma && key == "num_attention_heads") return 8;
   if (gemma && key == "vocab_size") return 262208;
   return {};
@@ -107,35 +138,55 @@ RopeConfig parse_rope(const json& object, double theta, const std::string& where
     if (rope.high_freq_factor <= rope.low_freq_factor)
       f.fail("high_freq_factor", "must be above 'low_freq_factor'");
   }
-  f.must_be_off("partial_rotary_factor", 1.0);
+  if (f.number("partial_rotary_factor", 1.0) != 1.0)
+    f.fail("partial_rotary_factor", "is set, which is not supported");
   return rope;
 }
 
 // Old files: rope_theta, rope_scaling and Gemma's rope_local_base_freq. New ones: rope_parameters, for Gemma one
-// object per type of layer.
+// object per type of layer. Where both are, transformers lets rope_scaling stand in place of rope_parameters; for
+// Gemma it is added to the object of the global layers.
 void read_rope(const Fields& f, ModelConfig& c) {
-  const json none = json::object();
-  const double theta = f.number("rope_theta", is_gemma(c) ? 1e6 : 1e4);
-  const json* parameters = f.find("rope_parameters");
-  const json* scaling = f.find("rope_scaling");
-  f.must_be_off("partial_rotary_factor", 1.0);
+  const double theta = f.number("rope_theta", is_gemma(c) ? 1e6 : c.architecture == "smollm3" ? 2e6 : 1e4);
+  const json *parameters = f.find("rope_parameters"), *scaling = f.find("rope_scaling");
+  if (scaling && scaling->empty()) scaling = nullptr;
+  if (scaling && !is_gemma(c)) parameters = nullptr;
   if (parameters && parameters->is_object() && parameters->contains("full_attention")) {
-    c.rope = c.rope_local = parse_rope((*parameters)["full_attention"], theta, f.where);
+    json full = (*parameters)["full_attention"];
+    if (scaling && scaling->is_object() && full.is_object()) full.update(*scaling);
+    c.rope = c.rope_local = parse_rope(full, theta, f.where);
     if (parameters->contains("sliding_attention"))
       c.rope_local = parse_rope((*parameters)["sliding_attention"], 1e4, f.where);
     return;
   }
-  c.rope = c.rope_local = parse_rope(parameters ? *parameters : scaling ? *scaling : none, theta, f.where);
+  const json* given = scaling ? scaling : parameters;
+  c.rope = c.rope_local = parse_rope(given ? *given : json::object(), theta, f.where);
   if (!is_gemma(c)) return;
   c.rope_local = RopeConfig{};
   c.rope_local.theta = f.positive("rope_local_base_freq", 1e4);
 }
 
+// SmolLM3's layers without RoPE: 0 in a list, or every n-th.
+void read_no_rope(const Fields& f, ModelConfig& c) {
+  if (c.architecture != "smollm3") return;
+  const json* list = f.find("no_rope_layers");
+  if (list && (!list->is_array() || int64_t(list->size()) < c.L))
+    f.fail("no_rope_layers", fmt::format("is not a list of {} layers", c.L));
+  const int32_t interval = f.size("no_rope_layer_interval", 4);
+  for (int32_t i = 0; i < c.L; ++i) {
+    const json with = list ? (*list)[size_t(i)] : json((i + 1) % interval != 0);
+    if (!with.is_boolean() && !with.is_number_integer())
+      f.fail("no_rope_layers", "holds " + shown_name(with.dump()) + ", not 0 or 1");
+    c.no_rope.push_back(with == 0 || with == false);
+  }
+}
+
 // Which layers see only a window: layer_types where it is given, else each family's own rule.
 void read_sliding(const Fields& f, ModelConfig& c) {
-  const bool gemma = is_gemma(c);
-  const bool on = gemma || f.boolean("use_sliding_window", false);
-  const int64_t window = on ? f.integer("sliding_window", gemma ? 4096 : 0) : 0;
+  const bool gemma = is_gemma(c), mistral = c.architecture == "mistral";
+  const bool on = gemma || mistral || f.boolean("use_sliding_window", false);
+  const bool without = mistral && f.inner.contains("sliding_window");  // null, if there is no number
+  const int64_t window = on ? f.integer("sliding_window", gemma || (mistral && !without) ? 4096 : 0) : 0;
   if (const json* types = f.find("layer_types")) {
     if (!types->is_array() || int64_t(types->size()) != c.L)
       f.fail("layer_types", fmt::format("is not a list of {} layers", c.L));
@@ -143,11 +194,17 @@ void read_sliding(const Fields& f, ModelConfig& c) {
       const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
       if (name != "full_attention" && name != "sliding_attention")
         f.fail("layer_types", "holds " + shown_name(name) + ", which is not supported");
+      if (mistral && window != 0 && name == "full_attention")
+        f.fail("layer_types", "leaves layers of mistral without a window, which is not supported");
       c.sliding.push_back(name == "sliding_attention");
     }
   } else if (gemma) {
     const int32_t pattern = f.size("sliding_window_pattern", f.integer("_sliding_window_pattern", 6));
     for (int32_t i = 0; i < c.L; ++i) c.sliding.push_back((i + 1) % pattern != 0);
+  } else if (mistral && window != 0) {
+    c.sliding.assign(size_t(c.L), true);
+  } else if (c.architecture == "smollm3" && window != 0) {
+    c.sliding = c.no_rope;
   } else if (window > 0) {
     const int64_t first = f.integer("max_window_layers", c.L);
     for (int32_t i = 0; i < c.L; ++i) c.sliding.push_back(i >= first);
@@ -168,7 +225,8 @@ Activation parse_activation(const Fields& f, bool gemma) {
 }
 
 DType parse_dtype(const Fields& f) {
-  const std::string name = f.text("dtype", f.text("torch_dtype", "float32"));
+  std::string name = f.text("dtype", f.text("torch_dtype", "float32"));
+  if (name.rfind("torch.", 0) == 0) name.erase(0, 6);
   for (DType t : {DType::f32, DType::f16, DType::bf16})
     if (name == dtype_name(t)) return t;
   f.fail("dtype", "is " + shown_name(name) + ", which is not supported", "float32, float16 and bfloat16 are");
@@ -192,21 +250,19 @@ void read_family(const Fields& f, ModelConfig& c) {
   const double scalar = gemma ? f.positive("query_pre_attn_scalar", 256) : double(c.D);
   c.attention_scale = float(1.0 / std::sqrt(scalar));
   c.norm_eps = float(f.positive("rms_norm_eps", 1e-6));
-  c.tied = f.boolean("tie_word_embeddings", gemma);
+  c.tied = f.boolean("tie_word_embeddings", gemma || c.architecture == "smollm3");
   c.dtype = parse_dtype(f);
-  f.must_be_off("attn_logit_softcapping", 0);
-  f.must_be_off("final_logit_softcapping", 0);
-  if (f.boolean("use_bidirectional_attention", false))
-    f.fail("use_bidirectional_attention", "is set: this is not a text generation model");
 }
 
-// They are the tokenizer's business (text/tokenizer.h); but who has nonsense here has more of it elsewhere.
+// They are the tokenizer's business (text/tokenizer.h); but who has nonsense here has more of it elsewhere. -1 is how
+// some say that there is none.
 void check_special_ids(const Fields& f) {
   for (const char* key : {"bos_token_id", "eos_token_id"})
     for (const json* object : {&f.inner, &f.outer}) {
       const json value = object->value(key, json());
       for (const json& id : value.is_array() ? value : json::array({value}))
-        if (!id.is_null() && (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t(INT32_MAX)))
+        if (!id.is_null() && id != -1 &&
+            (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t(INT32_MAX)))
           f.fail(key, "is " + shown_name(id.dump()) + ", which is no token id");
     }
 }
@@ -226,8 +282,10 @@ ModelConfig parse_hf_config(const json& config, const std::string& where) {
   for (const char* key : {"quantization_config", "compression_config"})
     if (const json* q = f.find(key))
       refuse_quantised(Fields{*q, *q, where}.text("quant_method", "an unnamed method"), where);
+  check_arithmetic(f, c);
   for (const SizeName& s : size_names()) c.*s.field = f.size(s.hf, default_size(f, s.hf, c), s.most);
   read_rope(f, c);
+  read_no_rope(f, c);
   // As vLLM derives it: linear scaling stretches the limit, except for Gemma, whose files state the stretched one.
   if (!c.rope.llama3 && !is_gemma(c))
     c.max_position = int32_t(std::clamp(c.max_position * c.rope.factor, 1.0, double(INT32_MAX)));

@@ -2,7 +2,7 @@
 // transformers has them. What nano would compute differently (another RoPE scaling, activation, soft cap, a
 // quantised checkpoint) is an Error by name, never a guess. Not here: which ids begin and end a text
 // (text/tokenizer.h), and tensors.
-// Source: huggingface/transformers models/{llama,qwen2,qwen3,gemma3}/configuration_*.py.
+// Source: huggingface/transformers models/{llama,qwen2,qwen3,gemma3,mistral,smollm3}/configuration_*.py.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 
 #include "base/error.h"          // Error
 #include "base/json.h"           // parse_json
-#include "checkpoint/foreign.h"  // check_not_lfs_pointer, check_places, shown_name
+#include "checkpoint/foreign.h"  // check_places, shown_name
 
 namespace nano {
 
@@ -97,7 +97,6 @@ SafetensorsFile::SafetensorsFile(const uint8_t* data, size_t size, const std::st
 }
 
 void SafetensorsFile::parse() {
-  check_not_lfs_pointer(data_, size_, path_);
   if (size_ < 8)
     throw Error(
         fmt::format("truncated: a safetensors file begins with 8 bytes of length, but this one has {}",

@@ -97,10 +97,10 @@ void check_config(const ModelConfig& c, const std::string& where) {
 }
 
 void check_architecture(const std::string& architecture, const std::string& where) {
-  for (const char* known : {"llama", "qwen2", "qwen3", "gemma3"})
+  for (const char* known : {"llama", "mistral", "qwen2", "qwen3", "gemma3", "smollm3"})
     if (architecture == known) return;
   throw Error("unsupported architecture " + shown_name(architecture), where,
-              "known: llama, qwen2, qwen3, gemma3");
+              "known: llama, mistral, qwen2, qwen3, gemma3, smollm3");
 }
 
 }  // namespace nano

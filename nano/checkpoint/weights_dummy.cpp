@@ -8,7 +8,7 @@
 #include "base/error.h"               // Error
 #include "base/rng.h"                 // random_bits
 #include "checkpoint/tensor_names.h"  // model_tensors
-#include "checkpoint/weights.h"       // Weights
+#include "checkpoint/weights.h"       // Weights, open_dummy
 
 namespace nano {
 
@@ -46,18 +46,20 @@ void fill(T* out, int64_t N, int64_t K, uint64_t seed, uint32_t matrix, const st
 
 class DummyWeights : public Weights {
  public:
-  DummyWeights(const std::string& config_path, uint64_t seed) {
+  DummyWeights(const std::string& config_path, uint64_t seed) : seed_(seed) {
     format = "dummy";
     config = read_hf_config(config_path);
     const std::vector<ModelTensor> tensors = model_tensors(config);
     check_memory(tensors, config_path);
-    uint32_t matrix = 0;
     for (const ModelTensor& t : tensors) {
       if (t.K == 0) {
         vectors_[t.name].assign(size_t(t.N), 1.0f);
         continue;
       }
-      linears_.emplace(t.name, random_matrix(t, seed, matrix++));
+      QuantLinear w = describe_dense(t.name, nullptr, config.dtype, t.N, t.K);
+      if (t.bias) w.bias.assign(size_t(t.N), 0.0f);
+      linears_.emplace(t.name, std::move(w));
+      numbers_.emplace(t.name, uint32_t(numbers_.size()));
     }
   }
 
@@ -75,23 +77,31 @@ class DummyWeights : public Weights {
                   where, "choose a smaller config");
   }
 
-  QuantLinear random_matrix(const ModelTensor& t, uint64_t seed, uint32_t matrix) const {
-    auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(t.N * t.K * dtype_bytes(config.dtype)));
-    if (config.dtype == DType::f32) {
-      fill(reinterpret_cast<uint32_t*>(bytes->data()), t.N, t.K, seed, matrix,
-           value_table<uint32_t>(config.dtype));
-    } else {
-      fill(reinterpret_cast<uint16_t*>(bytes->data()), t.N, t.K, seed, matrix,
-           value_table<uint16_t>(config.dtype));
-    }
-    QuantLinear w = describe_dense(t.name, bytes->data(), config.dtype, t.N, t.K);
+  void generate(QuantLinear& w, std::string_view name) const override {
+    const uint32_t number = numbers_.find(name)->second;
+    auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(w.file_bytes()));
+    if (w.dtype == DType::f32)
+      fill(reinterpret_cast<uint32_t*>(bytes->data()), w.N, w.K, seed_, number,
+           value_table<uint32_t>(w.dtype));
+    else
+      fill(reinterpret_cast<uint16_t*>(bytes->data()), w.N, w.K, seed_, number,
+           value_table<uint16_t>(w.dtype));
+    w.data = bytes->data();
     w.owned = std::move(bytes);
-    if (t.bias) w.bias.assign(size_t(t.N), 0.0f);
-    return w;
   }
+
+  uint64_t seed_;
+  std::map<std::string, uint32_t, std::less<>> numbers_;  // of the matrices, in the table's order
 };
 
 }  // namespace
+
+std::unique_ptr<Weights> open_weights(const std::string& path, bool dummy, uint64_t seed) {
+  if (dummy) return open_dummy(path, seed);
+  std::error_code unreadable;  // then it is no directory for us, and opening the file says why
+  if (std::filesystem::is_directory(path, unreadable)) return open_hf(path);
+  return open_gguf(path);
+}
 
 std::unique_ptr<Weights> open_dummy(const std::string& path, uint64_t seed) {
   namespace fs = std::filesystem;

@@ -1,14 +1,15 @@
 // Weights from a GGUF file: its keys as a ModelConfig, its tensors as views.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error.h"          // Error
-#include "checkpoint/foreign.h"  // checked_size, checked_positive, check_shape, check_vocabulary, shown_name
-#include "checkpoint/gguf.h"     // GgufFile
+#include "checkpoint/foreign.h"  // checked_size, checked_positive, check_shape, check_vocabulary, shown_name, words
+#include "checkpoint/gguf.h"          // GgufFile
 #include "checkpoint/tensor_names.h"  // size_names, model_tensors, check_config
 #include "checkpoint/weights.h"       // Weights
 
@@ -82,8 +83,8 @@ void read_rope(const GgufFile& file, const std::string& prefix, ModelConfig& c) 
         float(checked_positive(load_f32(divisors->data, DType::f32, i), "rope_freqs.weight", file.path())));
 }
 
-// Layer i is sliding iff i mod pattern < pattern − 1; a bool array says it layer by layer.
-void read_sliding(const GgufFile& file, const std::string& prefix, ModelConfig& c) {
+// Layer i is sliding iff i mod pattern < pattern − 1 (0: all are); a bool array says it layer by layer.
+void read_sliding(const GgufFile& file, const std::string& prefix, int64_t usual, ModelConfig& c) {
   const std::string key = prefix + "attention.sliding_window_pattern";
   const std::string window = prefix + "attention.sliding_window";
   c.sliding_window = checked_size(file.get_int(window), INT32_MAX, window, file.path());
@@ -95,7 +96,7 @@ void read_sliding(const GgufFile& file, const std::string& prefix, ModelConfig& 
                   file.path());
     return;
   }
-  const int64_t pattern = file.get_int(key, 6);
+  const int64_t pattern = file.get_int(key, usual);
   if (pattern < 0) throw Error("key " + shown_name(key) + " is negative", file.path());
   c.sliding.resize(size_t(c.L));
   for (int64_t i = 0; i < c.L; ++i) c.sliding[size_t(i)] = pattern == 0 || i % pattern < pattern - 1;
@@ -107,14 +108,39 @@ void read_gemma3(const GgufFile& file, const std::string& prefix, ModelConfig& c
   c.embedding_scale = std::sqrt(float(c.C));
   c.rope_local.theta = positive(file, prefix + "rope.freq_base_swa", 10000.0);
   if (c.L == 62) c.attention_scale = 1.0f / std::sqrt(float(c.C) / float(c.H));  // only the 27B model
-  read_sliding(file, prefix, c);
+  read_sliding(file, prefix, 6, c);
+}
+
+// Keys that change the arithmetic unless they are 0; the second ones also stand for nothing at 1. Set to something
+// else they are refused: the answers would be wrong, and look right.
+constexpr const char* kOffAtZero =
+    "expert_count attention.scale attention.clamp_kqv attention.max_alibi_bias attention.temperature_scale "
+    "attention.q_lora_rank attention.kv_lora_rank attention.shared_kv_layers attn_logit_softcapping "
+    "final_logit_softcapping use_parallel_residual swin_norm nextn_predict_layers";
+constexpr const char* kOffAtOneToo = "logit_scale residual_scale embedding_scale rope.scaling.attn_factor";
+
+void check_arithmetic(const GgufFile& file, const std::string& architecture) {
+  auto check = [&](const std::string& name, double off, double also_off) {
+    const std::string key = architecture + "." + name;
+    for (const double value : file.has(key) ? file.get_numbers(key) : std::vector<double>{})
+      if (value != off && value != also_off)
+        throw Error(
+            fmt::format("key {} is {}, which is not supported for {}", shown_name(key), value, architecture),
+            file.path(), name == "expert_count" ? "it is a mixture of experts" : "");
+  };
+  for (const std::string& name : words(kOffAtZero)) check(name, 0, 0);
+  for (const std::string& name : words(kOffAtOneToo)) check(name, 0, 1);
+  check("attention.causal", 1, 1);
+  if (architecture.rfind("qwen", 0) == 0 || architecture == "smollm3")
+    check("attention.sliding_window", 0, 0);
 }
 
 ModelConfig read_config(const GgufFile& file) {
   ModelConfig c;
-  c.architecture = file.get_string("general.architecture");
+  const std::string name = file.get_string("general.architecture"), prefix = name + ".";
+  c.architecture = name == "mistral3" ? "mistral" : name;
   check_architecture(c.architecture, file.path());
-  const std::string prefix = c.architecture + ".";
+  check_arithmetic(file, name);
   read_sizes(file, prefix, c);
   const int64_t value_length = file.get_int(prefix + "attention.value_length", c.D);
   if (value_length != c.D)
@@ -126,10 +152,15 @@ ModelConfig read_config(const GgufFile& file) {
   c.attention_scale = 1.0f / std::sqrt(float(c.D));
   read_rope(file, prefix, c);
   if (c.architecture == "qwen3") c.qk_norm = true;
-  if (c.architecture == "gemma3") read_gemma3(file, prefix, c);
-  for (const char* softcap : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (file.get_float(prefix + softcap, 0.0) != 0)
-      throw Error("key " + shown_name(prefix + softcap) + " is set, which is not supported", file.path());
+  if (c.architecture == "gemma3") {
+    read_gemma3(file, prefix, c);
+  } else if (file.has(prefix + "attention.sliding_window") &&
+             file.get_int(prefix + "attention.sliding_window") != 0) {
+    c.rope_local = c.rope;
+    read_sliding(file, prefix, 0, c);
+  }
+  // No key says it; all models of this architecture have it so.
+  for (int32_t i = 0; c.architecture == "smollm3" && i < c.L; ++i) c.no_rope.push_back((i + 1) % 4 == 0);
   // What only the tensors tell.
   c.tied = !file.find("output.weight");
   c.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
@@ -151,7 +182,12 @@ class GgufWeights : public Weights {
   explicit GgufWeights(const std::string& path) : file_(path) {
     format = "GGUF";
     config = read_config(file_);
-    for (const ModelTensor& t : model_tensors(config)) load(t);
+    const std::vector<ModelTensor> tensors = model_tensors(config);
+    for (const ModelTensor& t : tensors) {
+      known_.insert(t.gguf + ".weight");
+      if (t.bias) known_.insert(t.gguf + ".bias");
+    }
+    for (const ModelTensor& t : tensors) load(t);
     note_unused();
   }
 
@@ -162,18 +198,19 @@ class GgufWeights : public Weights {
  private:
   const GgufTensor& take(const std::string& name, const std::vector<int64_t>& shape) {
     const GgufTensor* t = file_.find(name);
-    if (!t) {
-      const bool fused = name.find(".attn_q.") != name.npos && file_.find(fused_name(name));
-      throw Error("tensor " + shown_name(name) + " is missing", file_.path(),
-                  fused ? "the fused tensor " + shown_name(fused_name(name)) + " is not supported" : "");
-    }
+    if (!t) throw Error("tensor " + shown_name(name) + " is missing", file_.path(), foreign_tensor());
     check_shape(name, t->shape, shape, "the keys ask", file_.path());
-    used_.insert(name);
     return *t;
   }
 
-  static std::string fused_name(const std::string& name) {
-    return name.substr(0, name.find(".attn_q.")) + ".attn_qkv.weight";
+  // What a layer of this architecture does not have: fused q/k/v, experts, attention sinks, biases of some matrices
+  // only. "" if there is none.
+  std::string foreign_tensor() const {
+    for (const GgufTensor& t : file_.tensors())
+      if (t.name.rfind("blk.", 0) == 0 && std::atoi(t.name.c_str() + 4) < config.L && !known_.count(t.name))
+        return "tensor " + shown_name(t.name) + " is not supported: this is another variant of " +
+               config.architecture;
+    return "";
   }
 
   std::vector<float> take_vector(const std::string& name, int64_t N) {
@@ -194,7 +231,8 @@ class GgufWeights : public Weights {
     QuantLinear w = describe(take(t.gguf + ".weight", {t.N, t.K}), t.N, t.K);
     if (w.source != Source::dense) quantization = "gguf";
     if (t.bias) w.bias = take_vector(t.gguf + ".bias", t.N);
-    if (t.rotary && config.architecture == "llama") interleave(w);
+    const bool half_split = config.architecture == "gemma3" || config.architecture.rfind("qwen", 0) == 0;
+    if (t.rotary && !half_split) interleave(w);
     linears_.emplace(t.name, std::move(w));
   }
 
@@ -208,12 +246,13 @@ class GgufWeights : public Weights {
   }
 
   void note_unused() {
+    if (const std::string problem = foreign_tensor(); !problem.empty()) throw Error(problem, file_.path());
     for (const GgufTensor& t : file_.tensors())
-      if (!used_.count(t.name) && t.name != "rope_freqs.weight") unused_tensors.push_back(t.name);
+      if (!known_.count(t.name) && t.name != "rope_freqs.weight") unused_tensors.push_back(t.name);
   }
 
   GgufFile file_;
-  std::set<std::string> used_;
+  std::set<std::string> known_;  // what the table lists
 };
 
 }  // namespace

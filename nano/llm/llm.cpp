@@ -63,7 +63,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (std::filesystem::is_directory(path)) return tokenizer_from_hf(path);
   const std::string begin = beginning(path);
   if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
-  if (std::ifstream(path)) check_may_be_json(path, begin);  // else reading it says why it cannot be
+  if (std::ifstream(path) && begin != "vers") check_may_be_json(path, begin);  // else reading it says what it is
   return tokenizer_from_hf(path);
 }
 

@@ -86,7 +86,7 @@ LoadedEngine::~LoadedEngine() = default;
 int64_t packed_bytes(const Weights& weights) {
   int64_t bytes = 0;
   for (const auto& [name, w] : weights.linears())
-    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
+    if (weights.config.tied || name != "embed" || w.data == nullptr) bytes += w.file_bytes();
   return bytes;
 }
 
@@ -155,7 +155,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   }
   e.weights = open_weights(path, dummy, uint64_t(options.seed));
   check_quantization(options, *e.weights);
-  if (!options.quantized_linear) expand_to_float32(*e.weights);
+  if (!options.quantized_linear) e.weights->expand_to_float32();
   resolve(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
 
   e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);

@@ -8,6 +8,7 @@
 
 #include "base/cgroup.h"        // cgroup_memory_limit
 #include "base/error.h"         // Error
+#include "checkpoint/tensor_names.h"  // model_tensors
 #include "engine/runner.h"      // Runner::batch_bytes
 #include "model/kv_cache.h"     // kv_bytes_per_token
 #include "model/transformer.h"  // Transformer::activation_bytes, limits
@@ -114,15 +115,9 @@ int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& c
 }
 
 int64_t count_parameters(const ModelConfig& c) {
-  // In doubles, which are exact for whole numbers up to 2^53 and do not overflow beyond.
-  const double q = double(c.H) * c.D, kv = double(c.KVH) * c.D, C = c.C, F = c.F;
-  double layer = C * (q + 2 * kv) + q * C + 3 * C * F + 2 * C;
-  if (c.qkv_bias) layer += q + 2 * kv;
-  if (c.o_bias) layer += C;
-  if (c.mlp_bias) layer += 2 * F + C;
-  if (c.qk_norm) layer += 2 * c.D;
-  if (c.sandwich_norms) layer += 2 * C;
-  const double count = double(c.V) * C * (c.tied ? 1 : 2) + C + c.L * layer;
+  double count = 0;  // exact for whole numbers up to 2^53, and does not overflow beyond
+  for (const ModelTensor& t : model_tensors(c))
+    count += double(t.N) * double(t.K == 0 ? 1 : t.K) + (t.bias ? double(t.N) : 0.0);
   if (!(count <= 1e15)) throw Error(fmt::format("too large: {:.3g} parameters", count), "model config");
   return int64_t(count);
 }

@@ -26,7 +26,7 @@ struct RopeConfig {
 std::vector<float> rope_inv_freq(const RopeConfig& rope, int32_t head_dim);
 
 struct ModelConfig {
-  std::string architecture;       // "llama", "qwen2", "qwen3", "gemma3"
+  std::string architecture;       // "llama", "mistral", "qwen2", "qwen3", "gemma3", "smollm3"
   int32_t L = 0, C = 0, F = 0;    // layers, hidden, ffn
   int32_t H = 0, KVH = 0, D = 0;  // heads, kv heads, head dim
   int32_t V = 0;                  // rows of the embedding (may be padded past the tokenizer)
@@ -41,6 +41,7 @@ struct ModelConfig {
   bool sandwich_norms = false;  // gemma3: norms on the outputs of attention and FFN too
   int32_t sliding_window = 0;   // tokens, the current one included; 0 = none
   std::vector<bool> sliding;    // [L]: which layers use the window and rope_local
+  std::vector<bool> no_rope;    // [L] or empty: which layers leave q and k as they are (SmolLM3)
   RopeConfig rope, rope_local;
   DType dtype = DType::f32;  // of the checkpoint's dense weights
 };

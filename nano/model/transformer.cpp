@@ -13,18 +13,20 @@ int64_t qkv_width(const ModelConfig& c) { return int64_t(c.H + 2 * c.KVH) * c.D;
 
 }  // namespace
 
-Transformer::Transformer(Weights& weights, Backend& backend,
+Transformer::Transformer(const Weights& weights, Backend& backend,
                          const std::function<void(int64_t, int64_t)>& progress)
     : config(weights.config), backend_(backend) {
   int64_t total = 0, done = 0;
   for (const auto& [name, w] : weights.linears()) total += w.file_bytes();
   auto pack = [&](std::initializer_list<std::string> names) {
+    std::vector<QuantLinear> matrices;
+    for (const std::string& name : names) matrices.push_back(weights.linear(name));
     std::vector<const QuantLinear*> parts;
-    for (const std::string& name : names) parts.push_back(&weights.linear(name));
+    for (const QuantLinear& w : matrices) parts.push_back(&w);
     const PackedLinear* packed = backend_.pack(parts);
-    for (const QuantLinear* w : parts) {
-      weights.drop_pages(*w);
-      done += w->file_bytes();
+    for (const QuantLinear& w : matrices) {
+      weights.drop_pages(w);
+      done += w.file_bytes();
     }
     if (progress) progress(done, total);
     return packed;
@@ -49,7 +51,7 @@ Transformer::Transformer(Weights& weights, Backend& backend,
   }
   final_norm_ = vector("final_norm");
   lm_head_ = pack({config.tied ? "embed" : "lm_head"});
-  embedding_ = backend_.pack_embedding(weights.linear("embed"));
+  embedding_ = backend_.pack_embedding(weights.embedding());
   inv_freq_ = upload_vector(rope_inv_freq(config.rope, config.D));
   if (config.sliding_window > 0) inv_freq_local_ = upload_vector(rope_inv_freq(config.rope_local, config.D));
 }
@@ -98,13 +100,14 @@ void Transformer::decoder_block(int32_t i, const Batch& batch, const KvLayer& kv
   const LayerWeights& w = layers_[size_t(i)];
   const ModelConfig& c = config;
   const bool sliding = c.sliding_window > 0 && c.sliding[size_t(i)];
+  const float* angles = sliding ? cos_sin_local_ : cos_sin_;
+  if (!c.no_rope.empty() && c.no_rope[size_t(i)]) angles = nullptr;
   const AttentionShape shape{c.H, c.KVH, c.D, c.attention_scale, sliding ? c.sliding_window : 0};
   const int32_t T = batch.T;
 
   backend_.rmsnorm(h_, x_, w.attn_norm, c.norm_eps, T, c.C, /*add=*/false);
   backend_.linear(qkv_, h_, T, *w.qkv, Epilogue::store);
-  backend_.rope_kv_write(qkv_, sliding ? cos_sin_local_ : cos_sin_, w.q_norm, w.k_norm, c.norm_eps, kv,
-                         batch.slot_mapping, T, shape);
+  backend_.rope_kv_write(qkv_, angles, w.q_norm, w.k_norm, c.norm_eps, kv, batch.slot_mapping, T, shape);
   backend_.attention(attn_, qkv_, kv, batch, shape);
   if (w.post_attn_norm == nullptr) {
     backend_.linear(x_, attn_, T, *w.o, Epilogue::add);

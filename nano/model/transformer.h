@@ -1,5 +1,5 @@
-// The decoder: ONE block for all families (Llama, Qwen2, Qwen3, Gemma 3), driven by ModelConfig. It sees no
-// sequence, only a batch of rows; it does no arithmetic, only calls the backend.
+// The decoder: ONE block for all families (Llama, Mistral, Qwen2, Qwen3, Gemma 3, SmolLM3), driven by ModelConfig. It
+// sees no sequence, only a batch of rows; it does no arithmetic, only calls the backend.
 // Sources: Vaswani et al. 2017; Touvron et al. 2023 (pre-norm, SwiGLU, RoPE); Gemma 3 report 2025 (sandwich norms).
 #pragma once
 
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "backend/backend.h"     // Backend, Batch, PackedLinear
-#include "checkpoint/weights.h"  // Weights
 #include "model/kv_cache.h"      // KvCache
 #include "model/model_config.h"  // ModelConfig
+#include "model/weights.h"       // Weights
 
 namespace nano {
 
@@ -29,8 +29,8 @@ struct LayerWeights {
 
 class Transformer {
  public:
-  // Packs every matrix for the backend and lets go of the file's pages as it goes. progress(done, total) in bytes.
-  Transformer(Weights& weights, Backend& backend, const std::function<void(int64_t, int64_t)>& progress = {});
+  // Packs one matrix after the other for the backend and lets go of its bytes. progress(done, total) in bytes.
+  Transformer(const Weights& weights, Backend& backend, const std::function<void(int64_t, int64_t)>& progress = {});
 
   static Limits limits(const ModelConfig& config, int32_t max_tokens, int32_t max_model_len);
   // Bytes of activations that reserve() allocates.

@@ -312,7 +312,8 @@ void read_tokenizer_config(const Json& config, const std::string& file, Tokenize
 void read_config_ids(const Json& config, const std::string& file, bool bos, Tokenizer& out) {
   read_member(config, "eos_token_id", file, [&](const Json& json) {  // 2, or [2, 32000]
     for (const Json& id : json.is_array() ? json : Json::array({json}))
-      out.add_stop_id(get_id(id, out.vocab_size()));
+      if (id != -1)  // "none"
+        out.add_stop_id(get_id(id, out.vocab_size()));
   });
   if (bos && out.bos_id < 0)
     read_member(config, "bos_token_id", file,

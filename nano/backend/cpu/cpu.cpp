@@ -79,11 +79,12 @@ class CpuBackend final : public Backend {
     allocated_[int(Memory::weights)] += linear->bytes;
     return linears_.emplace_back(std::move(linear)).get();
   }
-  // Rows are decoded from the file when a token needs them: no bytes of our own.
+  // Rows are decoded from the file when a token needs them: no bytes of our own, if there is a file.
   const PackedLinear* pack_embedding(const QuantLinear& table) override {
     auto linear = std::make_unique<CpuLinear>();
     linear->table = table;
     linear->N = table.N, linear->K = table.K;
+    if (table.owned) allocated_[int(Memory::weights)] += table.file_bytes();
     return linears_.emplace_back(std::move(linear)).get();
   }
 
@@ -141,7 +142,7 @@ class CpuBackend final : public Backend {
         float* head = q + h * D;  // k follows q
         const float* norm = h < shape.H ? q_norm : k_norm;
         if (norm != nullptr) norm_row(head, head, norm, eps, D, /*add=*/false);
-        rotate(head, cos_sin + t * D, D);
+        if (cos_sin != nullptr) rotate(head, cos_sin + t * D, D);
       }
       if (slot_mapping[t] < 0) return;  // padding
       store_row(kv.k, kv.dtype, slot_mapping[t] * kv_width, k, kv_width);

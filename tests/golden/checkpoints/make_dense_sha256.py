@@ -12,7 +12,8 @@ from safetensors import deserialize
 
 here = pathlib.Path(__file__).parent
 out = {}
-for name in ("llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "llama-fp32", "gemma3-fp32-sharded"):
+for name in ("llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "llama-fp32", "gemma3-fp32-sharded",
+             "mistral-bf16", "smollm3-bf16"):
     sums = {}
     for file in sorted((here / name).glob("*.safetensors")):
         for tensor, info in deserialize(file.read_bytes()):
