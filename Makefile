@@ -118,7 +118,8 @@ $(BUILD)/kernel_tests: $(KERNEL_OBJECTS)
 # One token's path through the debugger; fails if a stop is not reached.
 .PHONY: tour
 tour: debug
-	gdb -q -nx -batch -x lessons/tour.py --args build/debug/nano run tiny "In the beginning" --device ref --max-tokens 2 --temperature 0
+	gdb -q -nx -batch -x lessons/tour.py --args build/debug/nano run tiny "In the beginning" --device ref --max-tokens 2 \
+	  --temperature 0 --block-size 4 --num-gpu-blocks-override 16 --max-model-len 64
 
 # A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
 FUZZ_SECONDS ?= 60
