@@ -6,6 +6,7 @@ nano plan     the StepPlan of this step, wherever in its call you stand.
 nano blocks   every block of the KV cache: free (in order of reuse), or whose it is and which positions it holds.
 nano tokens   every sequence of the engine, token by token: id, text, block and offset, computed or still to do.
 nano kv POSITION [LAYER]         K and V of one position of the step's first sequence, as they lie in the cache.
+nano break FUNCTION              a breakpoint where the arguments of a function can be read.
 nano floats POINTER N [TYPE]     N numbers of type f32, f16, bf16, e4m3 or i8 from POINTER on.
 
 Nothing here calls a function of the program, so all of it works where gdb cannot make such calls.
@@ -139,6 +140,20 @@ def need(wanted, hint):
     return found
 
 
+def body_of(function):
+    """(place, address) where the function's arguments have been stored. The line table says so: the second address of
+    a function is behind its prologue. (gdb's own guess, which `break` takes, can be too early: arguments are garbage.)"""
+    places = [place for place in gdb.decode_line(function)[1] or () if place.symtab.filename.endswith(".cpp")]
+    if len(places) != 1:
+        raise gdb.GdbError(f"{function}: {len(places)} places")
+    block = gdb.block_for_pc(places[0].pc)
+    while block.function is None:
+        block = block.superblock
+    lines = {line.pc: line.line for line in places[0].symtab.linetable() if block.start <= line.pc < block.end}
+    address = sorted(lines)[1]
+    return f"{places[0].symtab.filename}:{lines[address]}", address
+
+
 # --- Printers ---
 
 class Printer:
@@ -259,48 +274,50 @@ def describe_kv_cache(v):
             f"{enum(layers[0]['dtype']) if layers else '-'}, {int(v['bytes'])} bytes")
 
 
-def decode_blocks(source, data):
-    """The first 32 weights of a row in one of GGML's formats of 32, w = d·(q − z) or d·q + m; None for others."""
-    half = lambda at: floats(data, 1, "f16", at // 2)[0]
-    raw = lambda at, count: bytes(gdb.selected_inferior().read_memory(int(data) + at, count))
-    nibbles = lambda at: [b & 15 for b in raw(at, 16)] + [b >> 4 for b in raw(at, 16)]
-    fifth = lambda at: [(int.from_bytes(raw(at, 4), "little") >> i & 1) << 4 for i in range(32)]
+BLOCK_BYTES = {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34, "q2_k": 84, "q3_k": 110, "q4_k": 144,
+               "q5_k": 176, "q6_k": 210}
+
+
+def decode_block(source, b):
+    """The first weights of a block in one of GGML's formats: its first group's scale and offset, its first codes."""
+    half = lambda at: struct.unpack_from("<e", b, at)[0]
+    low, some = (lambda at: [x & 15 for x in b[at:at + SHOWN]]), range(SHOWN)
+    fifth = lambda at: [(int.from_bytes(b[at:at + 4], "little") >> i & 1) << 4 for i in some]
+    scale, minus = half(0), 0.0  # w = scale · q − minus
     if source == "q8_0":
-        return [half(0) * q for q in struct.unpack("<32b", raw(2, 32))]
-    if source == "q4_0":
-        return [half(0) * (q - 8) for q in nibbles(2)]
-    if source == "q4_1":
-        return [half(0) * q + half(2) for q in nibbles(4)]
-    if source == "q5_0":
-        return [half(0) * ((q | high) - 16) for q, high in zip(nibbles(6), fifth(2))]
-    if source == "q5_1":
-        return [half(0) * (q | high) + half(2) for q, high in zip(nibbles(8), fifth(4))]
-    return None
-
-
-def decode_arrays(v, count):
-    """The same of Source::arrays: a byte a code, arrays of scales and offsets for the groups."""
-    code, offset, dtype = enum(v["code"]), enum(v["offset"]), enum(v["dtype"])
-    kind = {"int8": "i8", "e4m3": "e4m3"}.get(code)
-    raw = bytes(gdb.selected_inferior().read_memory(int(v["data"]), count))
-    q = floats(v["data"], count, kind) if kind else list(raw)
-    group = int(v["group"])
-    out = []
-    for k in range(count):
-        s = floats(v["scales"], 1, dtype, k // group)[0]
-        zero = int(v["zeros"][k // group]) if int(v["zeros"]) else int(v["zero"])
-        out.append(s * q[k] - floats(v["minima"], 1, dtype, k // group)[0] if offset == "minimum"
-                   else s * (q[k] - zero) if offset == "integer" else s * q[k])
-    return out
+        q = struct.unpack_from(f"<{SHOWN}b", b, 2)
+    elif source == "q4_0":
+        q = [x - 8 for x in low(2)]
+    elif source == "q4_1":
+        q, minus = low(4), -half(2)
+    elif source == "q5_0":
+        q = [(x | high) - 16 for x, high in zip(low(6), fifth(2))]
+    elif source == "q5_1":
+        q, minus = [x | high for x, high in zip(low(8), fifth(4))], -half(2)
+    elif source == "q2_k":
+        q, scale, minus = [x & 3 for x in b[16:16 + SHOWN]], half(80) * (b[0] & 15), half(82) * (b[0] >> 4)
+    elif source == "q3_k":
+        q = [(b[32 + i] & 3) - (0 if b[i] & 1 else 4) for i in some]
+        scale = half(108) * ((b[96] & 15 | (b[104] & 3) << 4) - 32)
+    elif source in ("q4_k", "q5_k"):
+        q = low(16) if source == "q4_k" else [x | (b[16 + i] & 1) << 4 for i, x in enumerate(low(48))]
+        scale, minus = scale * (b[4] & 63), half(2) * (b[8] & 63)
+    else:  # q6_k
+        q = [(x | (b[128 + i] & 3) << 4) - 32 for i, x in enumerate(low(0))]
+        scale = half(208) * struct.unpack_from("<b", b, 192)[0]
+    return [scale * x - minus for x in q]
 
 
 def first_weights(v):
-    source, count = enum(v["source"]), min(int(v["K"]), SHOWN)
+    """Of row 0; None for what is not decoded here (a quantiser's arrays)."""
+    source = enum(v["source"])
     if int(v["data"]) == 0:
         return None
     if source == "dense":
-        return floats(v["data"], count, enum(v["dtype"]))
-    return decode_arrays(v, count) if source == "arrays" else decode_blocks(source, v["data"])
+        return floats(v["data"], min(int(v["K"]), SHOWN), enum(v["dtype"]))
+    if source not in BLOCK_BYTES:
+        return None
+    return decode_block(source, bytes(gdb.selected_inferior().read_memory(int(v["data"]), BLOCK_BYTES[source])))
 
 
 def describe_linear(v):
@@ -309,7 +326,7 @@ def describe_linear(v):
     return (f"{text(v['name']).decode()} [{N}, {K}] {enum(v['dtype']) if source == 'dense' else source}"
             + (f" group {int(v['group'])}" if int(v["group"]) else "")
             + (" + bias" if vector(v["bias"]) else "")
-            + (f" row 0: {row(weights[:SHOWN], K)}" if weights else ""))
+            + (f" row 0: {row(weights, K)}" if weights else ""))
 
 
 def describe_packed(v):
@@ -350,7 +367,7 @@ def printers():
 # --- Commands ---
 
 class NanoCommand(gdb.Command):
-    """What nano's engine is doing: nano plan | blocks | tokens | kv | floats. See lessons/gdb/nano.py."""
+    """What nano's engine is doing: nano plan | blocks | tokens | kv | break | floats. See lessons/gdb/nano.py."""
 
     def __init__(self):
         super().__init__("nano", gdb.COMMAND_DATA, prefix=True)
@@ -405,9 +422,9 @@ class TokensCommand(gdb.Command):
 
     def invoke(self, argument, from_tty):
         show = token_texts()
-        scheduler = find_scheduler()
-        B = int(target(scheduler["blocks_"])["block_size_"])
-        for seq in sequences():
+        live = sequences()
+        B = int(target(find_scheduler()["blocks_"])["block_size_"])
+        for seq in live:
             tokens, table = ints(seq["tokens"]), ints(seq["block_table"])
             prompt, computed = int(seq["num_prompt_tokens"]), int(seq["num_computed_tokens"])
             print(f"seq {int(seq['id'])}: {enum(seq['status'])}")
@@ -446,6 +463,17 @@ def describe_kv(position, layer):
             yield f"layer {layer} position {position} (slot {slot}) {name.upper()} head {head}: {row(numbers, D)}"
 
 
+class BreakCommand(gdb.Command):
+    """nano break FUNCTION: as break, but surely past the prologue, so that its arguments can be read."""
+
+    def __init__(self):
+        super().__init__("nano break", gdb.COMMAND_BREAKPOINTS, gdb.COMPLETE_SYMBOL)
+
+    def invoke(self, argument, from_tty):
+        place, address = body_of(argument)  # before the program runs addresses are not final, lines are
+        gdb.Breakpoint(f"*{address:#x}" if gdb.selected_inferior().pid else place)
+
+
 class FloatsCommand(gdb.Command):
     """nano floats POINTER N [f32|f16|bf16|e4m3|i8]: N numbers from POINTER on."""
 
@@ -463,5 +491,5 @@ class FloatsCommand(gdb.Command):
 
 
 gdb.printing.register_pretty_printer(gdb.current_objfile(), printers(), replace=True)
-for command in (NanoCommand, PlanCommand, BlocksCommand, TokensCommand, KvCommand, FloatsCommand):
+for command in (NanoCommand, PlanCommand, BlocksCommand, TokensCommand, KvCommand, BreakCommand, FloatsCommand):
     command()

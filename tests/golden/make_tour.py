@@ -27,6 +27,20 @@ def weights(path, c):
     return out
 
 
+def bf16_weights():
+    data = (MODEL / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    out = {}
+    for name, t in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        assert t["dtype"] == "BF16"
+        begin, end = (8 + size + offset for offset in t["data_offsets"])
+        bits = numpy.frombuffer(data[begin:end], "<u2").astype("<u4") << 16
+        out[name] = bits.view("<f4").astype("f8").reshape(t["shape"])
+    return out
+
+
 def norm(x, weight, eps):
     return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
@@ -155,12 +169,19 @@ def main():
     matrices = [w[f"blk.0.attn_{name}"] for name in "qkv"]
     prefill.update(texts(tok, c, ids, 0, blocks, token, matrices))
     decode.update(texts(tok, c, ids + [token], n, blocks, second, matrices))
+    bf16 = bf16_weights()
+    ids_q = bf16["model.layers.0.self_attn.q_proj.weight"]
+    x = norm(bf16["model.embed_tokens.weight"][ids], bf16["model.layers.0.input_layernorm.weight"], c["rms_norm_eps"])
+    k = rope((x @ bf16["model.layers.0.self_attn.k_proj.weight"].T).reshape(n, -1, c["head_dim"]), c["rope_theta"])
+    formats = {"bf16": f"model.layers.0.self_attn.q_proj.weight [{ids_q.shape[0]}, {ids_q.shape[1]}] bf16 row 0: {printed(ids_q[0])}",
+               "f16 K of position 4": [round(float(v), 5) for v in k[4][0][:4]]}
     end = {"exit code": 0, "printed": tok.decode([token, second]) + "\n"}
     start = {"model": "tiny", "text": PROMPT, "bos id": c["bos_token_id"], "bos text": tok.id_to_token(c["bos_token_id"]),
              "prompt": ids, "prompt texts": [tok.id_to_token(i) if i == c["bos_token_id"] else tok.decode([i]) for i in ids]}
     provenance = {"command": "python tests/golden/make_tour.py", "gguf": importlib.metadata.version("gguf"), "numpy": numpy.__version__,
                   "tokenizers": tokenizers.__version__}
-    out = {"provenance": provenance, "start": start, "prefill": prefill, "decode": decode, "end": end}
+    out = {"provenance": provenance, "start": start, "prefill": prefill, "decode": decode, "end": end,
+           "formats": formats}
     lines = [f'"{name}": {{\n' + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in part.items()) + "\n}"
              for name, part in out.items()]
     Path("lessons/gdb/tour.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
