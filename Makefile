@@ -115,10 +115,14 @@ tiles:
 $(BUILD)/kernel_tests: $(KERNEL_OBJECTS)
 	$(CXX) $(FLAGS_$(FLAVOUR)) $^ -lpthread -o $@
 
-# One token's path through the debugger; fails if a stop is not reached.
-.PHONY: tour
+# One token's path through the debugger, with the values that must be seen; and what the debugger's printers print.
+DEBUGGED := --device ref --max-tokens 2 --block-size 4 --num-gpu-blocks-override 16 --max-model-len 64
+.PHONY: tour printers
 tour: debug
-	gdb -q -nx -batch -x lessons/tour.py --args build/debug/nano run tiny "In the beginning" --device ref --max-tokens 2 --temperature 0
+	gdb -q -nx -batch -x lessons/tour.py --args build/debug/nano run tiny "In the beginning" $(DEBUGGED) --temperature 0
+printers: debug
+	gdb -q -nx -batch -x lessons/gdb/check_printers.py --args build/debug/nano run lessons/models/tiny "In the beginning" \
+	  $(DEBUGGED) --n 2 --seed 1 --kv-cache-dtype float16
 
 # A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
 FUZZ_SECONDS ?= 60

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "base/call.h"     // Call
 #include "base/dtype.h"    // DType
 #include "quant/linear.h"  // QuantLinear
 
@@ -26,9 +27,12 @@ namespace nano {
 constexpr int32_t kSpan = 256;         // positions of one attention span
 constexpr int32_t kMaxLogitRows = 64;  // the LM head runs in slices of at most this many rows
 
-// A matrix of activations in the backend's memory.
+// A matrix of activations in the backend's memory. Shape and name are for who looks on (a debugger, an observer): ops
+// are told what they need.
 struct Act {
   void* data = nullptr;
+  int64_t rows = 0, cols = 0;
+  const char* name = "";
   float* f32() const { return static_cast<float*>(data); }
 };
 
@@ -103,9 +107,9 @@ class Backend {
   // Scratch bytes that reserve() will take.
   virtual int64_t scratch_bytes(const Limits& limits) const = 0;
 
-  // A step: cpu wakes its team, runs fn, lets it sleep. A graph device captures fn once a bucket and replays it,
+  // A step: cpu wakes its team, calls fn, lets it sleep. A graph device captures fn once a bucket and replays it,
   // so fn must not depend on the step's integers other than through `bucket`.
-  virtual void step(int32_t bucket, const std::function<void()>& fn) = 0;
+  virtual void step(int32_t bucket, Call fn) = 0;
   // fn(0) .. fn(n-1), perhaps in parallel: for work on the host such as sampling rows.
   virtual void parallel_for(int32_t n, const std::function<void(int32_t)>& fn) = 0;
   virtual float* to_host(Act x, int64_t count) = 0;  // readable and writable until the next op

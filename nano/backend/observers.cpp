@@ -60,11 +60,11 @@ class Profiled final : public Backend {
   }
   void reserve(const Limits& limits) override { backend_->reserve(limits); }
   int64_t scratch_bytes(const Limits& limits) const override { return backend_->scratch_bytes(limits); }
-  void step(int32_t bucket, const std::function<void()>& fn) override {
+  void step(int32_t bucket, Call fn) override {
     const double begin = steady_seconds(), in_ops = in_ops_;
     backend_->step(bucket, [&] {
       backend_->parallel_for(2, [](int32_t) {});  // or the first op would be charged for the wait
-      fn();
+      fn.fn(fn.self);
     });
     record("waking the team", 0, steady_seconds() - begin - (in_ops_ - in_ops));
   }

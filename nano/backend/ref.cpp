@@ -82,7 +82,7 @@ class RefBackend final : public Backend {
     allocated_[int(Memory::scratch)] += scratch_bytes(limits);
   }
 
-  void step(int32_t, const std::function<void()>& fn) override { fn(); }
+  void step(int32_t, Call fn) override { fn.fn(fn.self); }
   void parallel_for(int32_t n, const std::function<void(int32_t)>& fn) override {
     for (int32_t i = 0; i < n; ++i) fn(i);
   }

@@ -123,11 +123,11 @@ Team::~Team() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Team::run(const std::function<void()>& fn) {
+void Team::run(Call fn) {
   PinnedHere pinned(cpus_);
   FlushDenormals flush;
   if (!threads_.empty()) start({});  // nothing to do, but the workers wake up while fn begins
-  fn();
+  fn.fn(fn.self);
 }
 
 void Team::phase(const Task& task) {

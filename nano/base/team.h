@@ -14,13 +14,14 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "base/call.h"  // Call
 
 namespace nano {
 
@@ -47,7 +48,7 @@ class Team {
   int64_t range_end(int64_t n, int32_t worker) const { return range_begin(n, worker + 1); }
 
   // REQUIRES: not inside run() or each(). An exception of fn passes through.
-  void run(const std::function<void()>& fn);
+  void run(Call fn);
 
   // body(begin, end, worker) on each worker with a non-empty range; n = 1 stays on the caller. The first exception
   // is thrown again here, after all have finished. REQUIRES: not inside a body.

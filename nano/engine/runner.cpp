@@ -69,16 +69,24 @@ void Runner::build_batch(const StepPlan& plan) {
   upload(batch_.logit_rows, logit_rows_);
 }
 
+void Runner::run_body(void* runner) {
+  auto& self = *static_cast<Runner*>(runner);
+  self.model_.forward(self.batch_, self.kv_);
+}
+
+void Runner::run_head(void* runner) {
+  auto& self = *static_cast<Runner*>(runner);
+  self.logits_ = self.model_.logits(self.batch_.logit_rows + self.first_row_, self.num_rows_);
+}
+
 void Runner::run(const StepPlan& plan, const LogitsSink& sink) {
   build_batch(plan);
-  backend_.step(batch_.T, [&] { model_.forward(batch_, kv_); });
+  backend_.step(batch_.T, {run_body, this});
   // The LM head in slices: 64 rows of a 150k vocabulary are 38 MB of logits, a whole chunk's would be gigabytes.
-  for (int32_t first = 0; first < batch_.R; first += kMaxLogitRows) {
-    const int32_t rows = std::min(kMaxLogitRows, batch_.R - first);
-    Act logits;
-    auto head = [&] { logits = model_.logits(batch_.logit_rows + first, rows); };
-    backend_.step(rows, std::ref(head));  // ref: a std::function would put four captures on the heap
-    sink(first, rows, backend_.to_host(logits, int64_t(rows) * model_.config.V));
+  for (first_row_ = 0; first_row_ < batch_.R; first_row_ += kMaxLogitRows) {
+    num_rows_ = std::min(kMaxLogitRows, batch_.R - first_row_);
+    backend_.step(num_rows_, {run_head, this});
+    sink(first_row_, num_rows_, backend_.to_host(logits_, int64_t(num_rows_) * model_.config.V));
   }
 }
 

@@ -31,11 +31,16 @@ class Runner {
 
  private:
   void build_batch(const StepPlan& plan);
+  // What backend_.step() calls, with the runner: all layers, then the LM head for each slice of the wanted rows.
+  static void run_body(void* runner);
+  static void run_head(void* runner);
 
   Transformer& model_;
   const KvCache& kv_;
   Backend& backend_;
-  Batch batch_;  // pointers into backend memory
+  Batch batch_;                           // pointers into backend memory
+  int32_t first_row_ = 0, num_rows_ = 0;  // the slice of the wanted rows that run_head works on
+  Act logits_;                            // its logits
   // The same on the host, reused from step to step.
   std::vector<int32_t> token_ids_, positions_, query_start_, seq_len_, block_table_, logit_rows_;
   std::vector<int64_t> slot_mapping_;

@@ -80,19 +80,19 @@ int64_t Transformer::activation_bytes(const ModelConfig& c, int32_t max_tokens) 
 }
 
 void Transformer::reserve(int32_t max_tokens) {
-  auto rows = [&](int64_t M, int64_t width) {
-    return backend_.allocate(M * width * int64_t(sizeof(float)), Memory::scratch);
+  auto act = [&](const char* name, int64_t rows, int64_t cols) {
+    return Act{backend_.allocate(rows * cols * int64_t(sizeof(float)), Memory::scratch), rows, cols, name};
   };
   const ModelConfig& c = config;
-  x_.data = rows(max_tokens, c.C);
-  h_.data = rows(max_tokens, c.C);
-  qkv_.data = rows(max_tokens, qkv_width(c));
-  attn_.data = rows(max_tokens, int64_t(c.H) * c.D);
-  ffn_.data = rows(max_tokens, c.F);
-  rows_.data = rows(kMaxLogitRows, c.C);
-  logits_.data = rows(kMaxLogitRows, c.V);
-  cos_sin_ = static_cast<float*>(rows(max_tokens, c.D));
-  if (c.sliding_window > 0) cos_sin_local_ = static_cast<float*>(rows(max_tokens, c.D));
+  x_ = act("x", max_tokens, c.C);
+  h_ = act("h", max_tokens, c.C);
+  qkv_ = act("qkv", max_tokens, qkv_width(c));
+  attn_ = act("attn", max_tokens, int64_t(c.H) * c.D);
+  ffn_ = act("ffn", max_tokens, c.F);
+  rows_ = act("rows", kMaxLogitRows, c.C);
+  logits_ = act("logits", kMaxLogitRows, c.V);
+  cos_sin_ = act("cos_sin", max_tokens, c.D).f32();
+  if (c.sliding_window > 0) cos_sin_local_ = act("cos_sin_local", max_tokens, c.D).f32();
 }
 
 // x += attention(norm(x)); x += ffn(norm(x)). With sandwich norms each branch is normed again before it is added.
@@ -128,6 +128,7 @@ void Transformer::decoder_block(int32_t i, const Batch& batch, const KvLayer& kv
 }
 
 void Transformer::forward(const Batch& batch, const KvCache& kv) {
+  for (Act* act : {&x_, &h_, &qkv_, &attn_, &ffn_}) act->rows = batch.T;
   backend_.embed(x_, batch.token_ids, batch.T, *embedding_, config.embedding_scale);
   backend_.rope_table(cos_sin_, batch.positions, inv_freq_, batch.T, config.D);
   if (inv_freq_local_)
@@ -137,6 +138,7 @@ void Transformer::forward(const Batch& batch, const KvCache& kv) {
 
 Act Transformer::logits(const int32_t* rows, int32_t R) {
   NANO_CHECK(R <= kMaxLogitRows, "too many logit rows in one slice");
+  rows_.rows = logits_.rows = R;
   backend_.gather_rows(rows_, x_, rows, R, config.C);
   backend_.rmsnorm(rows_, rows_, final_norm_, config.norm_eps, R, config.C, /*add=*/false);
   backend_.linear(logits_, rows_, R, *lm_head_, Epilogue::store);

@@ -97,7 +97,7 @@ class CpuBackend final : public Backend {
     attention_scratch_ = attention_scratch(limits, memory + linear_scratch_bytes(limits, team_.size()));
   }
 
-  void step(int32_t, const std::function<void()>& fn) override { team_.run(fn); }
+  void step(int32_t, Call fn) override { team_.run(fn); }
   void parallel_for(int32_t n, const std::function<void(int32_t)>& fn) override {
     each(n, [&](int64_t i) { fn(int32_t(i)); });
   }
