@@ -3,7 +3,8 @@
 #include <string>
 
 #include "base/error.h"    // Error
-#include "llm/options.h"  // EngineOptions, engine_flags, parse_human_int
+#include "base/format.h"   // parse_human_int
+#include "llm/options.h"   // EngineOptions, engine_flags
 #include "catch.h"         // Catch2, version 2 or 3
 
 using nano::parse_human_int;

@@ -5,12 +5,12 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "app/cli.h"            // ArgParser
-#include "llm/llm.h"            // LLM
-#include "llm/sampling_json.h"  // add_sampling_flags, make_sampling_params
-#include "app/start.h"          // start_llm, stats_line
-#include "app/terminal.h"       // Interrupt, read_input
-#include "base/error.h"         // Error
+#include "app/cli.h"             // ArgParser
+#include "llm/llm.h"             // LLM
+#include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
+#include "app/start.h"           // start_llm, stats_line
+#include "app/terminal.h"        // Interrupt, read_input
+#include "base/error.h"          // Error
 
 namespace nano {
 

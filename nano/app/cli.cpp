@@ -1,10 +1,7 @@
 #include "app/cli.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -208,40 +205,6 @@ void add_engine_flags(ArgParser& parser, EngineOptions& options) {
         },
         flag.field);
   }
-}
-
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  return parts;
-}
-
-double parse_real(const std::string& text, const std::string& where) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(value))
-    throw Error("'" + text + "' is not a number", where);
-  return value;
-}
-
-int32_t parse_id(const std::string& text, const std::string& where) {
-  int32_t id = -1;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, id);
-  if (rest != end || error == std::errc::invalid_argument)
-    throw Error("'" + text + "' is not a plain whole number", where, "digits only: 0, 1, 2, …");
-  if (error != std::errc() || id < 0) throw Error(text + " is out of range", where);
-  return id;
-}
-
-std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where) {
-  std::vector<int32_t> ids;
-  for (const std::string& id : split_commas(text)) ids.push_back(parse_id(id, where));
-  return ids;
 }
 
 }  // namespace nano

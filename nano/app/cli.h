@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"    // Error
+#include "base/error.h"   // Error
+#include "base/format.h"  // parse_human_int, parse_id_list, split_commas …
 #include "llm/options.h"  // EngineOptions
 
 namespace CLI {
@@ -70,13 +71,6 @@ class ArgParser {
 
 // MODEL or --model, and every engine flag of llm/options.h. Declare them first: MODEL is the first positional.
 void add_engine_flags(ArgParser& parser, EngineOptions& options);
-
-// "a,b" at its commas; "" is one empty part.
-std::vector<std::string> split_commas(const std::string& text);
-double parse_real(const std::string& text, const std::string& where);
-// Token ids and the like: "5", and "1,2,3". Digits only: 1k is a number, not an id.
-int32_t parse_id(const std::string& text, const std::string& where);
-std::vector<int32_t> parse_id_list(const std::string& text, const std::string& where);
 
 // An Error after the start: the program ends with this exit code in place of 2.
 struct Failed : Error {

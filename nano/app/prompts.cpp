@@ -5,10 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "llm/sampling_json.h"  // set_sampling_field, id_list, integer32, warn_of_low_temperature
-#include "app/terminal.h"       // read_input
-#include "base/error.h"         // Error
-#include "base/json.h"          // parse_ordered_json
+#include "app/sampling_flags.h"  // warn_of_low_temperature
+#include "app/terminal.h"        // read_input
+#include "base/error.h"          // Error
+#include "base/json.h"           // parse_ordered_json
+#include "llm/sampling_json.h"   // set_sampling_field, id_list, integer32
 
 namespace nano {
 

@@ -4,14 +4,14 @@
 
 #include <fmt/format.h>
 
-#include "app/cli.h"            // ArgParser
-#include "llm/llm.h"            // LLM
-#include "llm/output_json.h"    // request_output_json
-#include "app/prompts.h"        // jobs_from_jsonl, render
-#include "llm/sampling_json.h"  // add_sampling_flags, make_sampling_params
-#include "app/start.h"          // start_llm, close_trace, stats_line
-#include "app/terminal.h"       // Interrupt, ProgressBar, print_stderr, read_input
-#include "base/error.h"         // Error
+#include "app/cli.h"             // ArgParser
+#include "llm/llm.h"             // LLM
+#include "llm/output_json.h"     // request_output_json
+#include "app/prompts.h"         // jobs_from_jsonl, render
+#include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
+#include "app/start.h"           // start_llm, close_trace, stats_line
+#include "app/terminal.h"        // Interrupt, ProgressBar, print_stderr, read_input
+#include "base/error.h"          // Error
 
 namespace nano {
 

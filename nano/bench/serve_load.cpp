@@ -6,10 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "app/cli.h"       // split_commas
-#include "base/error.h"    // Error
-#include "llm/options.h"  // parse_human_int
-#include "base/rng.h"      // random_bits
+#include "base/error.h"   // Error
+#include "base/format.h"  // parse_human_int, split_commas
+#include "base/rng.h"     // random_bits
 
 namespace nano {
 

@@ -5,13 +5,12 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"  // Error
+#include "base/error.h"   // Error
+#include "base/format.h"  // format_bytes
 
 namespace nano {
 
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 int64_t requested(const MemoryPlan& plan) {
   return int64_t(std::ceil(double(plan.device_memory) * plan.utilization));
@@ -31,13 +30,6 @@ std::string flag_that_would_do(const MemoryPlan& plan, int64_t need) {
 }
 
 }  // namespace
-
-std::string format_bytes(int64_t bytes) {
-  const double b = double(bytes);
-  if (std::abs(b) < 1e6) return fmt::format("{:.2f} kB", b / 1e3);
-  if (std::abs(b) < 1e9) return fmt::format("{:.2f} MB", b / 1e6);
-  return fmt::format("{:.2f} GB ({:.2f} GiB)", b / 1e9, b / kGiB);
-}
 
 std::string format_sum(const MemoryPlan& plan) {
   if (plan.kv_cache_memory_bytes)

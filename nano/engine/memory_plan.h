@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "base/format.h"  // ceil_div
+
 namespace nano {
 
 struct MemoryPlan {
@@ -25,7 +27,7 @@ struct MemoryPlan {
 
   int64_t total() const { return weights + scratch + kv_bytes; }
   int64_t block_bytes() const { return kv_bytes_per_token * block_size; }
-  int64_t blocks_per_seq() const { return (int64_t(max_model_len) + block_size - 1) / block_size; }
+  int64_t blocks_per_seq() const { return ceil_div(max_model_len, block_size); }
   // "Maximum concurrency": full-length sequences that fit at once.
   double max_concurrency() const { return double(num_blocks) / double(blocks_per_seq()); }
 };
@@ -36,8 +38,6 @@ void plan_memory(MemoryPlan& plan);
 // The most tokens one sequence could have, for --max-model-len auto (-1); 0 = not one block fits.
 int32_t largest_model_len(MemoryPlan plan);
 
-// "140.00 GB (130.39 GiB)"
-std::string format_bytes(int64_t bytes);
 std::string format_sum(const MemoryPlan& plan);  // one line
 
 }  // namespace nano

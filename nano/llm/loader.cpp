@@ -9,7 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"  // Error
+#include "base/error.h"   // Error
+#include "base/format.h"  // format_bytes
 
 namespace nano {
 

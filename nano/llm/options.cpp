@@ -1,10 +1,5 @@
 #include "llm/options.h"
 
-#include <cctype>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -85,17 +80,6 @@ const Flag kFlags[] = {
     {"stats", &O::stats, kOutput, "", "off: no start report and no figures at the end, on stderr", ""},
 };
 
-// "" and B = 1; k m g = 1000s and K M G = 1024s; with B for bytes kB and KB alike = 1000s, KiB = 1024s. NaN: unknown.
-double unit_factor(const std::string& unit) {
-  if (unit.empty() || unit == "B") return 1;
-  const bool bytes = unit.back() == 'B', binary = unit.size() == 3 && unit[1] == 'i' && bytes;
-  const char letter = char(std::tolower(static_cast<unsigned char>(unit[0])));
-  const size_t power = std::string("kmg").find(letter);
-  if (power == std::string::npos || unit.size() != (binary ? 3u : bytes ? 2u : 1u)) return NAN;
-  const bool upper_count = !bytes && unit[0] != letter;
-  return std::pow(binary || upper_count ? 1024.0 : 1000.0, double(power) + 1);
-}
-
 }  // namespace
 
 std::span<const Flag> engine_flags() { return kFlags; }
@@ -112,26 +96,6 @@ void check_choices(const EngineOptions& options) {
   for (const Flag& flag : kFlags)
     if (auto field = std::get_if<std::string EngineOptions::*>(&flag.field))
       check_choice(options.**field, flag.choices, std::string("--") + flag.name);
-}
-
-int64_t parse_human_int(const std::string& text, const std::string& where) {
-  const Error bad("'" + text + "' is not a whole number", where,
-                  "examples: 4096, 1k = 1000, 1K = 1024, 80GB, 80GiB");
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  int64_t exact = 0;  // a double would lose the last digits of a long seed
-  if (auto [rest, error] = std::from_chars(begin, end, exact); rest == end && error == std::errc())
-    return exact;
-
-  if (text.find_first_not_of("+-.0123456789eEkKmMgGiB") != std::string::npos)
-    throw bad;  // no inf, no hex, no space
-  char* unit_begin = nullptr;
-  const double number = std::strtod(text.c_str(), &unit_begin);
-  if (unit_begin == text.c_str()) throw bad;
-  const double value = number * unit_factor(unit_begin);
-  const double whole = std::nearbyint(value);  // 4.35k is 4349.999… in binary
-  if (!(std::fabs(value) < 9.0e18) || std::fabs(value - whole) > 4e-16 * std::fabs(value)) throw bad;
-  return int64_t(whole);
 }
 
 std::string options_json(const EngineOptions& options) {

@@ -68,10 +68,6 @@ void check_choice(const std::string& value, const std::string& choices, const st
 // The same for all fields: options that a program filled in have met no command line.
 void check_choices(const EngineOptions& options);
 
-// "4096", "1k" = 1000, "1K" = 1024, "25.6k", also m M g G; with a B for bytes: "80GB" = 80e9, "80GiB" = 80 · 2^30.
-// Error naming `where` for anything else.
-int64_t parse_human_int(const std::string& text, const std::string& where);
-
 // The options as a JSON object, flag names as keys, for the trace header.
 std::string options_json(const EngineOptions& options);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/args.h>
 
+#include "base/format.h"  // format_bytes
+
 namespace nano {
 
 namespace {

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <variant>
-#include <vector>
 
 #include <fmt/format.h>
 
-#include "llm/loader.h"        // find_model
-#include "app/terminal.h"      // print_stderr
 #include "base/error.h"        // Error
+#include "base/format.h"       // parse_id
 #include "base/json.h"         // parse_json
 #include "base/mapped_file.h"  // read_file
+#include "llm/loader.h"        // find_model
 
 namespace nano {
 
@@ -21,7 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int32_t kDefaultMaxTokens = 256;  // vLLM's 16 is for programs, this is for people
-constexpr float kLeastTemperature = 0.01f;  // validate() raises lower ones
 
 [[noreturn]] void wrong_type(const std::string& where, const std::string& key, const char* wanted) {
   throw Error("'" + key + "' must be " + wanted, where);
@@ -68,17 +65,9 @@ void set_logit_bias(SamplingParams& p, const Json& value, const std::string& whe
 }
 
 using P = SamplingParams;
-using Set = void (*)(P& p, const Json& value, const std::string& where);  // for what no member alone says
 using IdList = std::vector<int32_t>;
 
-struct Field {
-  const char* name;  // vLLM's; the flag has dashes
-  std::variant<float P::*, bool P::*, int32_t P::*, std::optional<int32_t> P::*, IdList P::*, Set> field;
-  const char* value;  // of the flag: X, N, 1,2,3, JSON or TEXT; "" = on or off; null = there is no flag
-  const char* help;
-};
-
-const Field kFields[] = {
+const SamplingField kFields[] = {
     {"temperature", &P::temperature, "X", "0 = always the most likely token; 1 = as the model says"},
     {"top_p", &P::top_p, "X", "keep the most likely tokens that together have this probability; 1 = all"},
     {"min_p", &P::min_p, "X", "drop tokens below this share of the most likely one's probability"},
@@ -117,33 +106,14 @@ void set_field(P& p, const std::string& key, Integer P::*field, const Json& valu
 void set_field(P& p, const std::string& key, IdList P::*field, const Json& value, const std::string& where) {
   p.*field = id_list(value, where, key);
 }
-void set_field(P& p, const std::string&, Set set, const Json& value, const std::string& where) {
+void set_field(P& p, const std::string&, SamplingField::Set set, const Json& value,
+               const std::string& where) {
   set(p, value, where);
 }
 
-Json flag_value(const std::string& kind, const std::string& text, const std::string& where) {
-  if (kind == "X") return parse_real(text, where);
-  if (kind == "N") return parse_human_int(text, where);
-  if (kind == "1,2,3") return parse_id_list(text, where);
-  if (kind == "JSON") return parse_json(text, where);
-  return text;
-}
-
-// " [1]": the value of a member that always has one.
-std::string default_of(const Field& f) {
-  const SamplingParams p;
-  if (auto real = std::get_if<float P::*>(&f.field)) return fmt::format(" [{}]", p.**real);
-  if (auto whole = std::get_if<int32_t P::*>(&f.field)) return fmt::format(" [{}]", p.**whole);
-  if (auto flag = std::get_if<bool P::*>(&f.field)) return p.**flag ? " [on]" : " [off]";
-  return "";
-}
-
-std::string flag_name(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 }  // namespace
+
+std::span<const SamplingField> sampling_fields() { return kFields; }
 
 int32_t integer32(const Json& value, const std::string& where, const std::string& key) {
   return int32_t(integer(value, INT32_MIN, INT32_MAX, where, key));
@@ -158,59 +128,25 @@ std::vector<int32_t> id_list(const Json& value, const std::string& where, const 
 
 bool set_sampling_field(SamplingParams& p, const std::string& key, const Json& value,
                         const std::string& where) {
-  const auto known =
-      std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return key == f.name; });
+  const auto known = std::find_if(std::begin(kFields), std::end(kFields),
+                                  [&](const SamplingField& f) { return key == f.name; });
   if (known == std::end(kFields)) return false;
   if (!value.is_null()) std::visit([&](auto field) { set_field(p, key, field, value, where); }, known->field);
   return true;
 }
 
-void add_sampling_flags(ArgParser& parser, Json& given) {
-  given = Json::object();
-  parser.heading("Sampling (vLLM's SamplingParams) {sampler}");
-  for (const Field& f : kFields) {
-    const std::string flag = flag_name(f.name), help = f.help + default_of(f);
-    if (f.value == nullptr) continue;
-    if (*f.value == '\0')
-      parser.flag(flag, help, [&given, &f](bool on) { given[f.name] = on; });
-    else
-      parser.option(flag, f.value, help, [&parser, &given, &f, flag](const std::string& text) {
-        Json value = flag_value(f.value, text, parser.where(flag));
-        if (value.is_string())
-          given[f.name].push_back(value);  // several --stop add up
-        else
-          given[f.name] = std::move(value);
-      });
-  }
+std::string generation_config_file(const EngineOptions& options) {
+  return find_model(options.model) + "/generation_config.json";
 }
 
-void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
-  if (!p.greedy() && p.temperature < kLeastTemperature)
-    print_stderr(
-        "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
-        where, p.temperature, kLeastTemperature);
-}
-
-SamplingParams make_sampling_params(const EngineOptions& options, const Json& given) {
+SamplingParams default_sampling_params(const EngineOptions& options) {
   SamplingParams params;
   params.max_tokens = kDefaultMaxTokens;
-  const std::string file = find_model(options.model) + "/generation_config.json";
-  if (options.generation_config == "auto" && std::filesystem::exists(file)) {
-    const Json config = parse_json(read_file(file), file);
-    for (const char* key : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
-      if (config.is_object() && config.contains(key)) set_sampling_field(params, key, config[key], file);
-  }
-  auto where = [&](const std::string& key) { return given.contains(key) ? "--" + flag_name(key) : file; };
-  for (const auto& [key, value] : given.items()) set_sampling_field(params, key, value, where(key));
-  // What no model could do is refused before one is loaded. The lines of a file may bring a max_tokens of their own.
-  SamplingParams checked = params;
-  if (!given.contains("max_tokens")) checked.max_tokens.reset();
-  try {
-    validate(checked, INT32_MAX, int32_t(std::clamp<int64_t>(options.max_logprobs, -1, INT32_MAX)));
-  } catch (const Error& error) {  // what it calls "SamplingParams.top_p" was given by another name
-    throw Error(error.problem, where(error.where.substr(error.where.find('.') + 1)), error.hint);
-  }
-  warn_of_low_temperature(params, where("temperature"));
+  const std::string file = generation_config_file(options);
+  if (options.generation_config != "auto" || !std::filesystem::exists(file)) return params;
+  const Json config = parse_json(read_file(file), file);
+  for (const char* key : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+    if (config.is_object() && config.contains(key)) set_sampling_field(params, key, config[key], file);
   return params;
 }
 
