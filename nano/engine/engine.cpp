@@ -59,7 +59,6 @@ void Engine::add_request(const std::string& request_id, std::vector<int32_t> pro
   for (SeqId id : request.seqs) request_of_[id] = request_id;
   std::unique_ptr<Sequence> first = std::move(request.forks.front());
   request.forks.erase(request.forks.begin());
-  if (trace_) trace_->request("arrived", first->id, first->num_prompt_tokens, now());
   requests_.emplace(request_id, std::move(request));
   schedule(std::move(first));
 }
@@ -67,6 +66,7 @@ void Engine::add_request(const std::string& request_id, std::vector<int32_t> pro
 void Engine::schedule(std::unique_ptr<Sequence> seq) {
   seq->arrival = next_arrival_++;
   const SeqId id = seq->id;
+  if (trace_) trace_->request(seq->index == 0 ? "arrived" : "forked", request_of_.at(id), *seq, now());
   scheduler_.add(*sequences_.emplace(id, std::move(seq)).first->second);
 }
 
@@ -223,8 +223,8 @@ void Engine::forget_finished() {
       ++it;
       continue;
     }
-    if (trace_) trace_->request(to_string(seq.finish_reason), seq.id, seq.num_prompt_tokens, now());
     const std::string request_id = request_of_.at(seq.id);
+    if (trace_) trace_->request(to_string(seq.finish_reason), request_id, seq, now());
     request_of_.erase(seq.id);
     it = sequences_.erase(it);
     Request& request = requests_.at(request_id);
