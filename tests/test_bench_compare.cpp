@@ -1,5 +1,6 @@
 // bench/compare (the method: order of runs, noise, verdicts, knee, ladder), and bench compare and bench ladder from
 // outside.
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -8,10 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/compare.h"   // run_order, noise_floor, verdict, knee, rungs_of
-#include "llm/options.h"  // engine_flags
-#include "catch.h"         // Catch2, version 2 or 3
-#include "subprocess.h"    // run_nano
+#include "bench/compare.h"  // run_order, noise_floor, verdict, knee, rungs_of
+#include "llm/options.h"    // engine_flags
+#include "catch.h"          // Catch2, version 2 or 3
+#include "subprocess.h"     // run_nano
 
 using nano_test::contains;
 using nano_test::lines;
@@ -112,8 +113,13 @@ TEST_CASE("verdicts: the better one first, in which sense, or no difference") {
   CHECK(verdict("total_num_tokens", {100, 250}) ==
         "B is 2.50x A (neither more nor less is known to be better)");
   CHECK(nano::verdict({"avg_latency", kSame, {{100, 101, 130}, {110, 111, 112}}}, {"A", "B"}) ==
-        "no difference seen (noise floor 4.0 %; the runs overlap, more of them may tell)");
-  CHECK(verdict("tokens_per_second", {100, 103}) == "no difference seen (noise floor 4.0 %)");
+        "undecided: the medians are 9.9 % apart, but single runs do not agree on which is more; more --runs "
+        "may "
+        "tell");
+  CHECK(verdict("tokens_per_second", {100, 103}) ==
+        "no difference seen: the medians are 3.0 % apart, and runs of one setting 4.0 %");
+  CHECK(verdict("tokens_per_second", {0, 0}) ==
+        "no difference seen: the medians are 0.0 % apart, and runs of one setting 4.0 %");
 }
 
 TEST_CASE("which way a metric is better is in its name") {
@@ -143,7 +149,7 @@ TEST_CASE("the knee is the last value that loses less than 5 % or the noise") {
   CHECK(!nano::knee(measured("num_requests", {1, 2, 3})));
   CHECK(contains(nano::verdict(measured("num_requests", {1, 2, 3}), {"a", "b", "c"}), "no knee: neither"));
   CHECK(nano::verdict(measured("tokens_per_second", {100, 101, 102, 100}), names) ==
-        "no difference seen (noise floor 4.0 %)");
+        "no difference seen: the medians are 2.0 % apart, and runs of one setting 4.0 %");
   CHECK(!nano::knee(measured("tokens_per_second", {100, 101, 102, 100})));
 }
 
@@ -164,6 +170,14 @@ TEST_CASE("shares of a ladder: factors multiply, shares add up to 1") {
   CHECK(faster[1].share < 0);
   CHECK(std::isnan(
       nano::rungs_of(measured("tokens_per_second", {100, 150, 101}))[0].share));  // nothing to share
+  // A factor that is not beyond the noise is not shown beside words that deny it.
+  nlohmann::ordered_json json;
+  const std::string text =
+      nano::report(measured("tokens_per_second", {100, 200, 202}), {"all off", "+ A", "+ B"}, true, json);
+  CHECK(contains(text, "   2.00x    99 %\n"));
+  CHECK(contains(text, "       202  not beyond the noise\n"));
+  CHECK(!contains(text, "1.01x"));
+  CHECK(close(json["settings"][2]["factor"].get<double>(), 1.01));
 }
 
 TEST_CASE("runs of one group must have the same ids") {
@@ -206,7 +220,8 @@ TEST_CASE("bench compare runs both settings and says what it saw") {
   CHECK(speed["settings"][1]["name"] == "enable-chunked-prefill=off");
   CHECK(speed["settings"][1]["values"].size() == 3);
   CHECK(speed["settings"][1]["median"].get<double>() > 0);
-  CHECK(out["metrics"][2]["verdict"] == "no difference seen (noise floor 0.0 %)");
+  CHECK(out["metrics"][2]["verdict"] ==
+        "no difference seen: the medians are 0.0 % apart, and runs of one setting 0.0 %");
   CHECK(!speed.contains("knee"));
 
   // The flag reaches the runs, and so does the load: what they are asked for is in what they count.
@@ -301,9 +316,20 @@ TEST_CASE("bench compare stops where the output ids differ") {
 
 TEST_CASE("bench compare passes on what a run complains of") {
   check_error(bench("compare", {"--vary", "block-sise=8,16"}), 2, "'--block-sise=8' is not one of its flags");
-  check_error(bench("compare", {"--vary", "block-size=16,0"}), 2,
-              "run 5 (block-size=0): --block-size: 0 is out of range");
-  check_error(bench("compare", {"--vary", "block-size=16,0"}), 2, "(exit code 2)");
+  // Every setting is looked at before the first run: what a flag takes, and what fits the model.
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& [vary, part] : std::vector<std::pair<std::string, std::string>>{
+           {"scheduling=static,foo",
+            "error: scheduling=foo: build/nano bench throughput --scheduling: 'foo'"},
+           {"block-size=16,0", "error: block-size=0: --block-size: 0 is out of range"},
+           {"max-model-len=64,99999", "error: max-model-len=99999: "},
+           {"output-len=3,500000", "error: output-len=500000: "}}) {
+    auto args =
+        std::vector<std::string>{"bench", "compare", tiny(), "--vary", vary, "--num-prompts", "100000"};
+    check_error(run_nano(args), 2, part);
+  }
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));  // a run takes minutes
+  check_error(bench("ladder", {"n=1:3", "scheduling=static:foo"}), 2, "error: + scheduling=foo: ");
   check_error(bench("compare", {"--vary", "block-size=8,16", "--metric", "speed"}), 2,
               "'speed' is no number in the results (there are: elapsed_time, gmac_per_second,");
   const std::string out = nano_test::temporary_file("");  // no run can write its results
@@ -364,28 +390,4 @@ TEST_CASE("bench ladder adds one lever at a time") {
                 "'" + text + "' is not FLAG=off:on, a flag and two values; as MODEL write ./" + text);
   check_error(bench("ladder", {}), 2, "no lever");
   check_error(bench("ladder", {"threads=1:2"}), 2, "one variable at a time");
-}
-
-TEST_CASE("the digest of the benchmarks is of the output ids") {
-  auto digest = [](std::vector<std::string> args) {
-    args.insert(args.begin(), {"bench"});
-    args.insert(args.end(),
-                {tiny(), "--device", "ref", "--no-stats", "--json", "--input-len", "4", "--output-len", "5"});
-    return Json::parse(run_nano(args).out).at("output_ids_digest").get<std::string>();
-  };
-  const std::string first = digest({"throughput", "--num-prompts", "2"});
-  CHECK(first.size() == 16);
-  CHECK(digest({"throughput", "--num-prompts", "2", "--max-num-seqs", "1"}) == first);
-  CHECK(digest({"throughput", "--num-prompts", "2", "--seed", "1"}) != first);
-  CHECK(digest({"throughput", "--num-prompts", "3"}) != first);
-  // Without sampler all iterations give the same ids, and yet each counts.
-  const std::vector<std::string> latency = {"latency", "--batch-size", "2", "--num-iters-warmup",
-                                            "0",       "--no-sampler"};
-  auto iterations = [&](const char* count) {
-    std::vector<std::string> args = latency;
-    args.insert(args.end(), {"--num-iters", count});
-    return digest(args);
-  };
-  CHECK(iterations("2") == iterations("2"));
-  CHECK(iterations("2") != iterations("3"));
 }

@@ -3,10 +3,11 @@
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
+#include "app/bench.h"         // parse_mix
 #include "bench/serve_load.h"  // make_load
-#include "base/error.h"      // Error
-#include "catch.h"           // Catch2, version 2 or 3
-#include "subprocess.h"      // run_nano, tiny, contains
+#include "base/error.h"        // Error
+#include "catch.h"             // Catch2, version 2 or 3
+#include "subprocess.h"        // run_nano, tiny, contains
 
 using namespace nano;
 using nano_test::contains;
@@ -103,12 +104,13 @@ TEST_CASE("bench serve gives vLLM's keys, and the same answers for the same seed
   CHECK(r["num_prompts"] == 6);
   CHECK(r["request_rate"] == "inf");
   for (const char* key :
-       {"duration", "request_throughput", "request_goodput", "output_throughput", "p99_e2el_ms",
+       {"duration", "request_throughput", "request_goodput", "output_throughput", "p50_e2el_ms",
         "total_token_throughput", "mean_ttft_ms", "median_tpot_ms", "std_itl_ms", "max_gap_ms",
         "peak_kv_usage", "mean_kv_utilization", "mean_tokens_per_step"})
     CHECK(r[key].get<double>() > 0);
   CHECK(r["request_goodput"] == r["request_throughput"]);
-  CHECK(r["p99.9_ttft_ms"].is_null());
+  CHECK(r["p95_ttft_ms"].is_null());
+  CHECK(r["empty"] == 0);
   CHECK(r["max_num_running"] == 6);
   CHECK(r["max_concurrent_requests"] == 6);
   CHECK(r["mean_kv_utilization"].get<double>() <= 1);

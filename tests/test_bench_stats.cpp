@@ -3,7 +3,7 @@
 
 #include "llm/output_json.h"  // filled
 #include "app/start.h"        // stats_line
-#include "bench/stats.h"        // percentile, mean
+#include "bench/stats.h"      // percentile, percentile_if_enough, mean
 #include "catch.h"            // Catch2, version 2 or 3
 
 namespace {
@@ -33,6 +33,34 @@ TEST_CASE("percentiles are numpy's, with linear interpolation") {
   CHECK(std::isnan(nano::percentile({}, 50)));
   CHECK(close(nano::mean({1, 2, 6}), 3));
   CHECK(std::isnan(nano::mean({})));
+}
+
+TEST_CASE("one rule for percentiles of few samples: a value at least must lie beyond") {
+  auto said = [](size_t n, double p) {
+    return nano::percentile_if_enough(std::vector<double>(n, 1.0), p).has_value();
+  };
+  for (const auto& [p, least] : std::vector<std::pair<double, size_t>>{{99.9, 1000},
+                                                                       {99.99, 10000},
+                                                                       {99, 100},
+                                                                       {95, 20},
+                                                                       {90, 10},
+                                                                       {75, 4},
+                                                                       {25, 4},
+                                                                       {10, 10},
+                                                                       {0.1, 1000}}) {
+    CAPTURE(p);
+    CHECK(!said(least - 1, p));
+    CHECK(said(least, p));
+  }
+  for (double p : {0.0, 50.0, 100.0}) CHECK((said(1, p) && !said(0, p)));
+}
+
+TEST_CASE("a screen gets three digits, or all of the whole number") {
+  const std::pair<double, const char*> cases[] = {
+      {0.00123456, "0.00123"}, {1.23456, "1.23"},    {12.3456, "12.3"}, {99.94, "99.9"}, {99.96, "100"},
+      {123.456, "123"},        {123456.7, "123457"}, {-1.5, "-1.5"},    {0, "0"}};
+  for (const auto& [value, text] : cases) CHECK(nano::three_digits(value) == text);
+  CHECK(nano::filled("{x} {x:.5f} {x:>8.1f}", {{"x", 1.23456789}}) == "1.23 1.23457      1.2");
 }
 
 TEST_CASE("the line of figures has a rate where enough tokens were generated to have one") {

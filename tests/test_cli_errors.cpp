@@ -2,13 +2,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
 #include "app/cli.h"           // ArgParser, split_commas
-#include "llm/loader.h"        // check_output_file
+#include "llm/output_file.h"   // check_output_file
 #include "base/error.h"        // Error
 #include "base/mapped_file.h"  // read_file
 #include "catch.h"             // Catch2, version 2 or 3
@@ -177,11 +178,53 @@ TEST_CASE("a file to be written is never the model, by whatever name") {
     CHECK(ran.err == "error: --trace" + rest + "\n");
     CHECK(nano::read_file(output) == before);
     CHECK(refusal(output, model) == "--output-json" + rest);
-    for (const std::string& good : {std::string(), dir + "/fresh.json", tiny()})
-      CHECK(refusal(good, model) == "");
+    for (const std::string& good : {std::string(), dir + "/fresh.json"}) CHECK(refusal(good, model) == "");
   }
+  // In a folder below it, and under another name outside; even a result of ours, if it lies there.
+  const std::string below = dir + "/sub/result.json", hard = file + ".hard";
+  std::filesystem::create_directory(dir + "/sub");
+  std::ofstream(below) << "{\"output_ids_digest\": \"1\"}";
+  std::filesystem::create_hard_link(shard, hard);
+  for (const std::string& output : {below, hard})
+    CHECK(contains(refusal(output, dir), "is a file of the model, and would be overwritten"));
+  std::filesystem::remove(hard);
   std::filesystem::remove_all(dir);
   std::remove(file.c_str());
+}
+
+TEST_CASE("only what nano itself wrote is written over") {
+  auto refusal = [](const std::string& content) -> std::string {
+    const std::string file = temporary_file(content);
+    nano::EngineOptions options;
+    options.model = tiny();
+    std::string said;
+    try {
+      nano::check_output_file("--trace", file, options);
+    } catch (const nano::Error& error) {
+      said = error.what();
+      CHECK(said ==
+            "--trace: " + file + " is there and is no result of nano's (name another file, or remove it)");
+    }
+    CHECK(nano_test::take_file(file) == content);
+    return said;
+  };
+  for (const char* ours :
+       {"", "{\"a\": 1,\n \"output_ids_digest\": \"0\"}\n", "{\"output_ids\": \"x\", \"metrics\": []}",
+        "{\"trace\":\"nano\",\"version\":1}\n{\"step\":0", "{\"trace\":\"nano\"}"})
+    CHECK(refusal(ours) == "");
+  for (const char* other :
+       {"old", " ", "{}", "{\"model_type\": \"llama\"}", "[\"output_ids_digest\"]", "{\"trace\": 1}",
+        "{\"output_ids\": [1]}", "{\"output_ids_digest\": ", "\"trace\"", "{\"x\":1}\n{\"trace\":\"nano\"}"})
+    CHECK(refusal(other) != "");
+  // As the commands do it: a config.json of another model, and a text.
+  const std::string config = temporary_file("{\"model_type\": \"llama\"}");
+  for (const char* flag : {"--output-json", "--trace"}) {
+    const auto ran = run_nano({"bench", "throughput", tiny(), "--num-prompts", "1", flag, config});
+    CHECK(ran.exit_code == 2);
+    CHECK(contains(ran.err, config + " is there and is no result of nano's"));
+    CHECK(lines(ran.err) == 1);
+  }
+  CHECK(nano_test::take_file(config) == "{\"model_type\": \"llama\"}");
 }
 
 TEST_CASE("a parser takes out its own flags and leaves the others as they came") {
@@ -208,7 +251,8 @@ TEST_CASE("lists have commas between their parts, which may be empty") {
 }
 
 TEST_CASE("a file for results is checked without creating it, and is not the trace") {
-  const std::string file = temporary_file("old"), fresh = file + ".new", link = file + ".link",
+  const std::string old = "{\"output_ids_digest\": 1}";
+  const std::string file = temporary_file(old), fresh = file + ".new", link = file + ".link",
                     dir = file.substr(0, file.rfind('/'));
   std::filesystem::create_symlink(file, link);
   auto bench = [](const std::string& output, const std::string& trace, const char* length) {
@@ -228,7 +272,7 @@ TEST_CASE("a file for results is checked without creating it, and is not the tra
                          " is named by another argument too, and would be overwritten (name another file)\n");
     CHECK(!std::filesystem::exists(fresh));
   }
-  CHECK(nano::read_file(file) == "old");
+  CHECK(nano::read_file(file) == old);
   CHECK(contains(bench(file + "/x", fresh, "2").err, "cannot be written"));
   CHECK(bench(file, fresh, "2").exit_code == 0);
   CHECK(contains(nano::read_file(file), "tokens_per_second"));

@@ -201,32 +201,26 @@ TEST_CASE("bench latency and throughput give vLLM's keys") {
   CHECK(b["tokens_per_second"].get<double>() > 0);
 }
 
-TEST_CASE("trace summary reads what --trace wrote") {
-  const std::string trace = temporary_file("");
-  REQUIRE(run_nano(run_args({"In the beginning", "--ignore-eos", "--trace", trace})).exit_code == 0);
-  const auto json = run_nano({"trace", "summary", trace, "--json"});
-  REQUIRE(json.exit_code == 0);
-  const Json out = Json::parse(json.out);
-  CHECK(out["steps"] == 5);
-  CHECK(out["requests"] == 1);
-  CHECK(out["sampled_tokens"] == 5);
-  const auto text = run_nano({"trace", "summary", trace});
-  CHECK(contains(text.out, "|Pdddd\n"));
-  CHECK(text.err == "");
-
-  const std::string whole = nano_test::take_file(trace);  // cut short, as by kill -9
-  const std::string cut = temporary_file(whole.substr(0, whole.size() - 10));
-  const auto short_one = run_nano({"trace", "summary", cut, "--json"});
-  CHECK(short_one.exit_code == 0);
-  CHECK(lines(short_one.err) == 1);
-  CHECK(contains(short_one.err, "line " + std::to_string(lines(whole)) + " is incomplete"));
-  CHECK(Json::parse(short_one.out)["requests"] == 1);
-  std::remove(cut.c_str());
-  const std::string header = temporary_file(whole.substr(0, 20)), middle = temporary_file(
-                                                                      "{\"trace\": \"nano\", "
-                                                                      "\"version\": 1}\n{\"st\n{}\n");
-  CHECK(run_nano({"trace", "summary", header}).exit_code == 2);
-  CHECK(run_nano({"trace", "summary", middle}).exit_code == 2);
-  std::remove(header.c_str());
-  std::remove(middle.c_str());
+TEST_CASE("the digest of the benchmarks is of the output ids") {
+  auto digest = [](std::vector<std::string> args) {
+    args.insert(args.begin(), {"bench"});
+    args.insert(args.end(),
+                {tiny(), "--device", "ref", "--no-stats", "--json", "--input-len", "4", "--output-len", "5"});
+    return Json::parse(run_nano(args).out).at("output_ids_digest").get<std::string>();
+  };
+  const std::string first = digest({"throughput", "--num-prompts", "2"});
+  CHECK(first.size() == 16);
+  CHECK(digest({"throughput", "--num-prompts", "2", "--max-num-seqs", "1"}) == first);
+  CHECK(digest({"throughput", "--num-prompts", "2", "--seed", "1"}) != first);
+  CHECK(digest({"throughput", "--num-prompts", "3"}) != first);
+  // Without sampler all iterations give the same ids, and yet each counts.
+  const std::vector<std::string> latency = {"latency", "--batch-size", "2", "--num-iters-warmup",
+                                            "0",       "--no-sampler"};
+  auto iterations = [&](const char* count) {
+    std::vector<std::string> args = latency;
+    args.insert(args.end(), {"--num-iters", count});
+    return digest(args);
+  };
+  CHECK(iterations("2") == iterations("2"));
+  CHECK(iterations("2") != iterations("3"));
 }

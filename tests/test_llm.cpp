@@ -8,12 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "llm/llm.h"     // LLM
-#include "app/ppl.h"     // measure_perplexity
-#include "base/error.h"  // Error
-#include "catch.h"       // Catch2, version 2 or 3
-#include "data.h"        // data_path
-#include "subprocess.h"  // run_nano, temporary_file
+#include "llm/llm.h"           // LLM
+#include "app/ppl.h"           // measure_perplexity
+#include "base/error.h"        // Error
+#include "base/mapped_file.h"  // read_file
+#include "catch.h"             // Catch2, version 2 or 3
+#include "data.h"              // data_path
+#include "subprocess.h"        // run_nano, temporary_file
 
 using nano_test::run_nano;
 using nano_test::temporary_file;
@@ -216,14 +217,19 @@ TEST_CASE("--scheduling-policy priority: the lowest goes first, from JSONL and f
   CHECK(contains(rows[2].value("error", ""), "'priority'"));
 }
 
-TEST_CASE("--trace to a full disk is an error in one line") {
+TEST_CASE("--trace to a full disk is one warning, a whole answer and exit code 1") {
   if (access("/dev/full", W_OK) != 0) return;
   for (const char* tokens : {"2", "400"}) {  // at the end, and (more than stdio buffers) on the way
-    const auto ran = run_small(
-        "run", tiny(), {"--raw", "And", "--ignore-eos", "--max-tokens", tokens, "--trace", "/dev/full"});
-    CHECK(ran.exit_code == 2);
-    CHECK(ran.err.rfind("error: trace /dev/full: cannot be written", 0) == 0);
-    CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
+    std::vector<std::string> args = {"--raw", "And", "--ignore-eos", "--max-tokens", tokens};
+    const auto whole = run_small("run", tiny(), args);
+    args.insert(args.end(), {"--trace", "/dev/full"});
+    const auto ran = run_small("run", tiny(), args);
+    CHECK(whole.exit_code == 0);
+    CHECK(ran.exit_code == 1);
+    CHECK(ran.out == whole.out);
+    CHECK(ran.err ==
+          "warning: trace /dev/full: cannot be written: No space left on device; it stops here, the answers "
+          "go on\n");
   }
 }
 
@@ -268,8 +274,9 @@ TEST_CASE("perplexity: both means over whole chunks, and what cannot be is refus
   const std::vector<int32_t> ids = llm.tokenizer().encode(text);
   double nll = 0;
   for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
-    const auto begin = ids.begin() + 16 * chunk;
-    const auto out = llm.generate({{"", {begin, begin + 16}}}, {params});
+    std::vector<int32_t> whole(ids.begin() + 16 * chunk, ids.begin() + 16 * (chunk + 1));
+    whole[0] = llm.tokenizer().bos_id;
+    const auto out = llm.generate({{"", whole}}, {params});
     for (const auto& token : out[0].prompt_logprobs) nll -= double(token.at(0).logprob);
   }
   CHECK(std::abs(p.nll - nll / double(p.tokens)) <= 1e-12 * nll);
@@ -285,4 +292,17 @@ TEST_CASE("perplexity: both means over whole chunks, and what cannot be is refus
 
   CHECK_THROWS_AS(nano::measure_perplexity(llm, text, 3), nano::Error);
   CHECK_THROWS_AS(nano::measure_perplexity(llm, "And", 16), nano::Error);
+}
+
+TEST_CASE("perplexity: BOS begins every chunk where the tokenizer adds one, as llama.cpp has it") {
+  const Json want = Json::parse(nano::read_file(nano_test::data_path("golden/ppl.json")));
+  nano::EngineOptions options = tiny_options();
+  options.model = nano_test::data_path("golden/checkpoints/gemma3-bf16");
+  nano::LLM llm(options);
+  const nano::Perplexity p = nano::measure_perplexity(
+      llm, nano::read_file(nano_test::data_path("golden/ppl.txt")), want["ctx"].get<int64_t>());
+  CHECK(p.tokens == want["tokens"].get<int64_t>());
+  auto log_of = [&](const char* key) { return std::log(want[key].get<double>()); };
+  CHECK(std::abs(p.nll - log_of("ppl")) <= 1e-4);
+  CHECK(std::abs(std::log(p.ppl_second_half) - log_of("ppl_second_half")) <= 1e-4);
 }

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 #include "bench/serve_metrics.h"  // times_of, report_requests, StepStats
-#include "catch.h"              // Catch2, version 2 or 3
-#include "data.h"               // data_path
-#include "subprocess.h"         // contains
+#include "catch.h"                // Catch2, version 2 or 3
+#include "data.h"                 // data_path
+#include "subprocess.h"           // contains
 
 using namespace nano;
 using nano_test::contains;
@@ -58,6 +58,11 @@ StepPlan plan_of(std::vector<ScheduledSeq> seqs, int32_t free_blocks) {
   return plan;
 }
 
+Json with_steps(Json report) {
+  report.update(StepStats(10, 4, 100).report());
+  return report;
+}
+
 StepResult took(double seconds) {
   StepResult result;
   result.forward_seconds = seconds;
@@ -91,10 +96,16 @@ TEST_CASE("a first token is no gap, one token has no time per token, a chunk of 
 TEST_CASE("what was not measured is left out, not 0") {
   const RequestTimes nothing = times_of(answered(1, {}));
   CHECK((!nothing.ttft && !nothing.tpot && !nothing.e2el && nothing.itl.empty()));
-  // The second one never answered, and has no error either.
+  // The second one never answered, and has no error either: it is shown apart.
   const Json one = report_requests({answered(0, {{0.5, 1}}), answered(0, {})}, {});
   CHECK(close(one["mean_ttft_ms"].get<double>(), 500));
   CHECK(close(one["mean_e2el_ms"].get<double>(), 500));
+  CHECK((one["completed"] == 1 && one["failed"] == 0 && one["empty"] == 1));
+  CHECK((one["total_input_tokens"] == 10 && close(one["request_throughput"].get<double>(), 2)));
+  const std::string table = serve_text(with_steps(one), {});
+  CHECK(contains(table, "Successful requests:                     1\n"));
+  CHECK(contains(table, "Replies without a token (left out):      1\n"));
+  CHECK(!contains(serve_text(with_steps(report_requests(four_requests(), {})), {}), "Replies without"));
   for (const char* key : {"mean_tpot_ms", "std_tpot_ms", "p99_tpot_ms", "mean_itl_ms", "max_gap_ms"})
     CHECK(one[key].is_null());
   const Json none = report_requests({}, {});
@@ -104,7 +115,7 @@ TEST_CASE("what was not measured is left out, not 0") {
 
 TEST_CASE("the report of four requests, worked out by hand") {
   ReportOptions options;
-  options.percentiles = {50, 75, 99.9};
+  options.percentiles = {50, 75, 99.9, 100};
   const Json r = report_requests(four_requests(), options);
   CHECK(close(r["duration"].get<double>(), 1));
   CHECK(r["completed"] == 3);
@@ -117,7 +128,8 @@ TEST_CASE("the report of four requests, worked out by hand") {
   CHECK(close(r["total_token_throughput"].get<double>(), 36));
   CHECK(close(r["mean_ttft_ms"].get<double>(), 300));  // 100, 300, 500
   CHECK(close(r["median_ttft_ms"].get<double>(), 300));
-  CHECK(close(r["p75_ttft_ms"].get<double>(), 400));
+  CHECK(r["p75_ttft_ms"].is_null());  // of three
+  CHECK(close(r["p100_ttft_ms"].get<double>(), 500));
   CHECK(close(r["std_ttft_ms"].get<double>(), std::sqrt(80000.0 / 3)));
   CHECK(close(r["mean_tpot_ms"].get<double>(), 150));       // 200, 100
   CHECK(close(r["mean_itl_ms"].get<double>(), 500.0 / 3));  // 100, 300, 100
@@ -127,17 +139,6 @@ TEST_CASE("the report of four requests, worked out by hand") {
   CHECK(r["max_concurrent_requests"] == 2);  // the third is sent when the first two end
   options.metrics = {"itl"};
   CHECK(!report_requests(four_requests(), options).contains("mean_ttft_ms"));
-}
-
-TEST_CASE("p99.9 needs 1,000 values") {
-  std::vector<double> values(999, 1.0);
-  CHECK(!percentile_if_enough(values, 99.9));
-  CHECK(percentile_if_enough(values, 99) == 1.0);
-  CHECK(percentile_if_enough(values, 100) == 1.0);
-  values.push_back(1.0);
-  CHECK(percentile_if_enough(values, 99.9) == 1.0);
-  CHECK(!percentile_if_enough(values, 99.99));
-  CHECK(!percentile_if_enough({}, 50));
 }
 
 TEST_CASE("goodput counts the requests that keep to every limit") {

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -13,12 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "app/cli.h"          // ArgParser, Args, Failed
-#include "bench/compare.h"      // run_order, Measured, report
-#include "llm/loader.h"       // check_output_file
+#include "app/bench.h"        // check_bench_latency
+#include "bench/compare.h"    // run_order, Measured, report
+#include "llm/output_file.h"  // check_output_file
 #include "llm/output_json.h"  // json_text
-#include "app/start.h"        // check_results_file, write_results
-#include "app/terminal.h"     // ProgressBar
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_ordered_json
 
@@ -31,12 +28,14 @@ using Json = nlohmann::ordered_json;
 // The benchmarks that can be repeated: sizes that fit a laptop (flags of --load win), and what they are asked for.
 const struct Load {
   const char *name, *small, *metric;
+  EngineOptions (*check)(const Args&);
 } kLoads[] = {
-    {"throughput", "--num-prompts 16 --input-len 128 --output-len 32", "tokens_per_second"},
+    {"throughput", "--num-prompts 16 --input-len 128 --output-len 32", "tokens_per_second",
+     check_bench_throughput},
     {"latency", "--batch-size 4 --input-len 32 --output-len 32 --num-iters-warmup 1 --num-iters 3",
-     "avg_latency"},
+     "avg_latency", check_bench_latency},
     {"serve", "--in-process --num-prompts 16 --random-input-len 128 --random-output-len 32",
-     "output_throughput"},
+     "output_throughput", check_bench_serve},
 };
 
 struct Setting {
@@ -54,7 +53,8 @@ struct Study {
   std::string output_json;
   std::vector<std::string> flags;  // that vary
   std::vector<Setting> settings;
-  Args command;  // of every run: bench, the load, and what else all runs have in common
+  const Load* what = nullptr;
+  Args command;  // of every run, after `bench` and the load: what all runs have in common
 };
 
 struct Outcome {
@@ -118,11 +118,6 @@ void check_files(const ArgParser& parser, const Args& given, const Study& s) {
     if (std::count(flags.begin(), flags.end(), flag) > 0)
       parser.refuse(fmt::format("--{} of every run: give --output-json FILE outside of --load", flag));
   check_results_file("--output-json", s.output_json, files);
-  EngineOptions options;
-  std::error_code ignored;
-  for (const std::string& file : files)
-    if (std::filesystem::is_directory(options.model = file, ignored))
-      check_output_file("--output-json", s.output_json, options);
 }
 
 // The command of every run. Sizes come first, so that what --load and the user say wins.
@@ -140,8 +135,8 @@ void set_command(const ArgParser& parser, const Args& common, Study& s) {
     if (std::count(s.flags.begin(), s.flags.end(), flag_name(arg)) > 0)
       parser.refuse(arg + " is given to all runs, and is also to vary" + kOneVariable);
   check_files(parser, given, s);
-  s.command = {"bench", known->name};
-  append(s.command, words_of(known->small));
+  s.what = known;
+  s.command = words_of(known->small);
   append(s.command, {"--no-stats"});
   append(s.command, given);
 }
@@ -211,6 +206,23 @@ double metric_of(const Json& result, const std::string& metric, const std::strin
   throw Error("'" + metric + "' is no number in the results", where, "there are: " + names);
 }
 
+Args args_of(const Study& s, const Setting& setting) {
+  Args args = s.command;
+  append(args, setting.flags);
+  append(args, {"--json"});
+  return args;
+}
+
+// A value that is refused is refused now, and not by a run after many others.
+void check_settings(const Study& s) {
+  for (const Setting& setting : s.settings) try {
+      const EngineOptions engine = s.what->check(args_of(s, setting));
+      check_output_file("--output-json", s.output_json, engine);
+    } catch (const Error& error) {
+      throw Error(error.problem, setting.name + (error.where.empty() ? "" : ": ") + error.where, error.hint);
+    }
+}
+
 // Stops at the first run whose output ids are not what they should be: how fast it was says nothing.
 Outcome measure(const ArgParser& parser, const Study& s) {
   Outcome outcome;
@@ -223,9 +235,8 @@ Outcome measure(const ArgParser& parser, const Study& s) {
   ProgressBar bar("runs");
   for (size_t run = 0; run < order.size(); ++run) {
     bar.show(int64_t(run), int64_t(order.size()));
-    Args args = s.command;
-    append(args, s.settings[order[run]].flags);
-    append(args, {"--json"});
+    Args args = args_of(s, s.settings[order[run]]);
+    args.insert(args.begin(), {"bench", s.what->name});
     const Json result = run_once(args, name_of(run));
     for (Measured& m : outcome.metrics) {
       const double value = metric_of(result, m.metric, parser.where("metric"));
@@ -247,8 +258,9 @@ Outcome measure(const ArgParser& parser, const Study& s) {
 // ---- The report.
 
 int run_study(const ArgParser& parser, const Study& s) {
+  check_settings(s);
   const Outcome outcome = measure(parser, s);
-  Json json = {{"command", fmt::format("build/nano {}", fmt::join(s.command, " "))},
+  Json json = {{"command", fmt::format("build/nano bench {} {}", s.what->name, fmt::join(s.command, " "))},
                {"runs", s.runs},
                {"output_ids", outcome.ids}};
   std::string text = filled(
@@ -271,7 +283,8 @@ int run_study(const ArgParser& parser, const Study& s) {
 
 int bench_compare_command(const Args& args) {
   ArgParser parser("bench compare",
-                   "A benchmark with one flag varied. MODEL and what is not listed here goes to every run.");
+                   "A benchmark with one flag varied. MODEL and what is not listed here goes to every run.\n"
+                   "Example: build/nano bench compare tiny --vary scheduling=static,continuous --load serve");
   Study s;
   parser.option("vary", "FLAG=a,b",
                 "the one flag, and two or more values (on and off for --FLAG and --no-FLAG)",
@@ -300,7 +313,8 @@ int bench_ladder_command(const Args& args) {
   ArgParser parser(
       "bench ladder",
       "Levers FLAG=off:on (two values of a flag), all off, then on one after the other: what each adds.\n"
-      "MODEL and what is not listed here goes to every run.");
+      "MODEL and what is not listed here goes to every run.\n"
+      "Example: build/nano bench ladder tiny kv-cache=off:on scheduling=static:continuous");
   Study s;
   s.ladder = true;
   Args others = args, common;

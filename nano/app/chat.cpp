@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -150,8 +151,7 @@ int chat_command(const Args& args) {
   Interrupt interrupt;
   Chat chat{*llm, params, system, options.stats, interrupt};
   const int exit_code = loop(chat);
-  close_trace(*llm);
-  return exit_code;
+  return std::max(exit_code, close_trace(*llm));
 }
 
 }  // namespace nano

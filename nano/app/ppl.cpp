@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kDefaultChunk = 512;
 
-// Each chunk stands alone: token 0 is given, 1 … N-1 are predicted. llama.cpp counts only those that have at least
+// Each chunk stands alone: token 0 is given (BOS, if the tokenizer adds one: the model has never seen a text without),
+// 1 … N-1 are predicted. llama.cpp counts only those that have at least
 // N/2 tokens before them, so that no token is judged on a short context.
 Perplexity measure(const std::vector<RequestOutput>& chunks, int64_t n) {
   Perplexity p;
@@ -51,11 +52,13 @@ Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
     throw Error(fmt::format("{} is out of range: from 4 to {}", ctx, longest), "perplexity: ctx",
                 "at most max-model-len");
   if (!loaded.options.sampler) throw Error("needs the sampler", "perplexity", "leave out --no-sampler");
-  const std::vector<int32_t> ids = llm.tokenizer().encode(text);
+  const Tokenizer& tokenizer = llm.tokenizer();
+  const std::vector<int32_t> ids = tokenizer.encode(text);
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
   for (auto chunk = ids.begin(); ids.end() - chunk >= ctx; chunk += ctx) {
     prompts.push_back({"", {chunk, chunk + ctx - 1}});
+    if (tokenizer.add_bos && tokenizer.bos_id >= 0) prompts.back().token_ids[0] = tokenizer.bos_id;
     // The last token is forced as the answer: then a chunk can fill the whole context.
     SamplingParams& p = params.emplace_back();
     p.temperature = 0;
@@ -82,9 +85,11 @@ int ppl_command(const Args& args) {
   ArgParser parser(
       "ppl",
       "Perplexity of a text. It is tokenised whole and cut into chunks of --ctx tokens (a rest is\n"
-      "dropped); each is predicted alone. Two definitions:\n"
+      "dropped); each is predicted alone. If the tokenizer adds BOS, it takes the place of the first token\n"
+      "of every chunk, as in llama.cpp. Two definitions:\n"
       "  ppl              exp of the mean -log p over all predicted tokens\n"
-      "  ppl_second_half  the same over the second half of each chunk, as llama.cpp's perplexity does");
+      "  ppl_second_half  the same over the second half of each chunk, as llama.cpp's perplexity does\n"
+      "Example: build/nano ppl tiny --file README.md --ctx 256");
   add_engine_flags(parser, options);
   parser.heading("Perplexity");
   parser.add("file", file, "the text; - = stdin");
@@ -107,7 +112,6 @@ int ppl_command(const Args& args) {
       bar.show(done, total);
     });
   }
-  close_trace(*llm);
   const nlohmann::ordered_json result = {{"ppl", p.ppl},
                                          {"ppl_second_half", p.ppl_second_half},
                                          {"tokens", p.tokens},
@@ -118,7 +122,7 @@ int ppl_command(const Args& args) {
                   : filled("perplexity {ppl:.4f} over {tokens} tokens in {chunks} chunks (mean -log p "
                            "{nll:.5f})\nsecond halves only, as llama.cpp counts: {ppl_second_half:.4f}",
                            result));
-  return 0;
+  return close_trace(*llm);
 }
 
 }  // namespace nano

@@ -131,10 +131,9 @@ int run_command(const Args& args) {
     print_rest(results[0]);
   }
   std::fflush(stdout);
-  close_trace(*llm);
   warn_of_two_bos(results, llm->tokenizer().bos_id);
 
-  bool failed = false, any_ran = false;
+  bool failed = close_trace(*llm) != 0, any_ran = false;
   for (const RequestOutput& result : results) {
     if (!result.error.empty()) print_stderr("error: prompt {}: {}\n", result.request_id, result.error);
     failed |= !result.error.empty();

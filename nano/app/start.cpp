@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "bench/measure.h"    // add_up
+#include "llm/output_file.h"  // check_output_file
 #include "llm/output_json.h"  // json_text
 
 namespace nano {
@@ -44,11 +46,11 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
   return llm;
 }
 
-void close_trace(LLM& llm) {
+int close_trace(LLM& llm) {
   LoadedEngine& loaded = llm.loaded();
-  if (!loaded.trace) return;
+  if (!loaded.trace) return 0;
   loaded.engine->trace_to(nullptr);
-  loaded.trace->close();
+  return loaded.trace->close() ? 0 : 1;
 }
 
 void print_delta(const RequestOutput& output) {
@@ -60,21 +62,6 @@ void print_rest(const RequestOutput& output) {
   const bool stopped = output.outputs.at(0).finish_reason == FinishReason::abort;
   fmt::print("{}\n", stopped ? output.outputs[0].delta : "");
   std::fflush(stdout);
-}
-
-Totals add_up(const std::vector<RequestOutput>& results) {
-  Totals t;
-  for (const RequestOutput& result : results) {
-    const RequestMetrics& m = result.metrics;
-    if (m.finished == 0) continue;  // it never ran
-    t.prompt += int64_t(result.prompt_token_ids.size());
-    t.cached += result.num_cached_tokens;
-    for (const CompletionOutput& answer : result.outputs) t.generated += int64_t(answer.token_ids.size());
-    t.begin = std::min(t.begin, m.arrival);
-    if (m.first_token > 0) t.first_token = std::min(t.first_token, m.first_token);
-    t.end = std::max(t.end, m.finished);
-  }
-  return t;
 }
 
 std::string stats_line(const std::vector<RequestOutput>& results) {

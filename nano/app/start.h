@@ -12,8 +12,8 @@
 
 namespace nano {
 
-// Before a program ends well: a trace whose end cannot be written is an Error, not a short file.
-void close_trace(LLM& llm);
+// Once the answers are out: the exit code, 1 for a trace that could not be written (stderr has said it).
+[[nodiscard]] int close_trace(LLM& llm);
 
 // Loads, with a progress bar while weights are packed; prints the start report to stderr if options.stats.
 std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateOptions& chat_template = {},
@@ -23,19 +23,12 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
 void print_delta(const RequestOutput& output);
 void print_rest(const RequestOutput& output);
 
-// The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival and first token, the last end.
-struct Totals {
-  int64_t prompt = 0, cached = 0, generated = 0;
-  double begin = 1e300, first_token = 1e300, end = 0;
-};
-Totals add_up(const std::vector<RequestOutput>& results);
-
 // "12 prompt tokens (8 cached), first token after 0.05 s; 34 tokens in 1.20 s, decode 28.7 tokens/s". The rate is of
 // what comes after the first token; none where there are only a few: it would be the clock's, not the engine's.
 std::string stats_line(const std::vector<RequestOutput>& results);
 
 // A file for the results of a benchmark, checked before the work; nothing is written or created then. `flag` is what
-// named it; "" for no file does nothing. Error: it cannot be written, or is a file of the model, or is the trace.
+// named it; "" for no file does nothing. Error: it cannot be written or must not be (llm/output_file.h), or is the trace.
 void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options);
 // The same where no model is known: it must be none of `others`, paths as they were given (or "").
 void check_results_file(const std::string& flag, const std::string& path,

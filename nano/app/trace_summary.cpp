@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -17,17 +19,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kColumns = 80;  // of the chart
+// A row is 79 characters: it fits a terminal of 80, and a projector.
+constexpr int64_t kColumns = 64;  // of the chart
 constexpr size_t kMaxRows = 40;
+constexpr const char* kMarks = "Pd.";  // what a sequence did in a step: at equal times the first is shown
+
+struct Step {
+  double begin = 0, end = 0;
+  int64_t used_blocks = 0;
+};
 
 struct Summary {
   int64_t steps = 0, tokens = 0, sampled = 0, seqs = 0, requests = 0, preemptions = 0;
-  int64_t prompt_tokens = 0, cached_tokens = 0, most_running = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0, most_running = 0, num_blocks = 0, peak_blocks = 0;
   std::map<std::string, int64_t> block_events = {{"allocated", 0}, {"hit", 0},   {"shared", 0},
                                                  {"cached", 0},    {"freed", 0}, {"evicted", 0}};
   double schedule = 0, forward = 0, sample = 0, begin = 0, end = 0;
+  std::vector<Step> timeline;
   // Of each sequence: step → what it did there, a letter of the chart.
-  std::map<int64_t, std::map<int64_t, char>> chart;
+  std::map<int64_t, std::vector<std::pair<int64_t, char>>> chart;
+  std::map<int64_t, std::pair<std::string, int64_t>> names;  // of a sequence: the request's id, which answer
+  std::set<std::string> forked;                              // requests with several answers
 };
 
 void add_step(const nlohmann::json& line, Summary& s) {
@@ -41,21 +53,37 @@ void add_step(const nlohmann::json& line, Summary& s) {
   if (step == 0) s.begin = time;
   s.end = time + line.at("schedule").get<double>() + line.at("forward").get<double>() +
           line.at("sample").get<double>();
+  const int64_t used = s.num_blocks - line.at("free_blocks").get<int64_t>();
+  s.timeline.push_back({time, s.end, used});
+  s.peak_blocks = std::max(s.peak_blocks, used);
   for (const auto& event : line.at("events")) ++s.block_events[event.at(0).get<std::string>()];
+  for (const auto& admitted : line.at("admitted"))
+    if (admitted.is_array()) s.cached_tokens += admitted.at(1).get<int64_t>();
   for (const auto& id : line.at("preempted")) {
     ++s.preemptions;
-    s.chart[id.get<int64_t>()][step] = 'x';
+    s.chart[id.get<int64_t>()].emplace_back(step, 'x');
   }
   for (const auto& seq : line.at("seqs")) {
     ++s.seqs;
     s.sampled += int64_t(seq.at("sampled").size());
-    s.cached_tokens += seq.value("cached", int64_t(0));
+    s.cached_tokens += seq.value("cached", int64_t(0));  // version 1
     const int64_t n = seq.at("n").get<int64_t>();
     const bool discard = seq.at("discard").get<bool>();
-    s.chart[seq.at("id").get<int64_t>()][step] = discard                                   ? '.'
-                                                 : n > 1 || !seq.at("samples").get<bool>() ? 'P'
-                                                                                           : 'd';
+    const bool prompt = n > 1 || !seq.at("samples").get<bool>();
+    s.chart[seq.at("id").get<int64_t>()].emplace_back(step, discard ? '.' : prompt ? 'P' : 'd');
   }
+}
+
+void add_request(const nlohmann::json& line, Summary& s) {
+  const std::string event = line.at("request");
+  if (event == "arrived") {
+    ++s.requests;
+    s.prompt_tokens += line.at("prompt_tokens").get<int64_t>();
+  }
+  if (!line.contains("request_id")) return;  // version 1
+  const std::string request = line["request_id"];
+  s.names[line.at("id").get<int64_t>()] = {request, line.at("index").get<int64_t>()};
+  if (line.at("index") != 0) s.forked.insert(request);
 }
 
 Summary read_trace(const std::string& path) {
@@ -72,12 +100,11 @@ Summary read_trace(const std::string& path) {
       const nlohmann::json line = parse_json(text, where);
       if (number == 1) {
         if (line.at("trace") != "nano") throw Error("not a trace of nano", where);
-        if (line.at("version") != 1) throw Error("a trace of another version", where);
-      } else if (line.contains("step")) {
-        add_step(line, s);
-      } else if (line.at("request") == "arrived") {
-        ++s.requests;
-        s.prompt_tokens += line.at("prompt_tokens").get<int64_t>();
+        if (line.at("version") != 1 && line.at("version") != 2)
+          throw Error("a trace of another version", where, "versions 1 and 2 are known");
+        s.num_blocks = line.value("num_blocks", int64_t(0));
+      } else {
+        line.contains("step") ? add_step(line, s) : add_request(line, s);
       }
     } catch (const nlohmann::json::exception&) {  // a field is missing or of another type
       throw Error("not a line of a trace", where, "write one with --trace FILE");
@@ -87,27 +114,82 @@ Summary read_trace(const std::string& path) {
   return s;
 }
 
-// Rows are sequences, columns are steps (several to a column when there are many; the busiest letter is shown).
-std::string gantt(const Summary& s) {
-  const int64_t per_column = std::max<int64_t>(1, (s.steps + kColumns - 1) / kColumns);
-  const int64_t columns = (s.steps + per_column - 1) / per_column;
+// Where a step lies on the chart's axis, in columns.
+struct Axis {
+  const Summary& s;
+  bool by_time;
+  double unit() const {  // seconds or steps a column
+    if (by_time) return std::max(s.end - s.begin, 1e-6) / double(kColumns);
+    return std::ceil(double(s.steps) / double(kColumns));
+  }
+  std::pair<double, double> span(int64_t step) const {
+    const Step& at = s.timeline[size_t(step)];
+    const double begin = by_time ? at.begin - s.begin : double(step);
+    return {begin / unit(), (by_time ? at.end - s.begin : begin + 1) / unit()};
+  }
+  // Calls see(column, share of it) for all that a step touches.
+  template <class See>
+  void columns(int64_t step, const See& see) const {
+    const auto [begin, end] = span(step);
+    for (auto c = int64_t(begin); c < kColumns && double(c) < std::max(end, begin + 1e-9); ++c)
+      see(size_t(c), std::min(end, double(c) + 1) - std::max(begin, double(c)));
+  }
+};
+
+std::string row_of(const std::vector<std::pair<int64_t, char>>& marks, const Axis& axis) {
+  std::string row(kColumns, ' ');
+  std::vector<std::map<char, double>> time(kColumns);
+  for (const auto& [step, letter] : marks)
+    if (letter == 'x')
+      row[std::min(size_t(axis.span(step).first), row.size() - 1)] = letter;
+    else
+      axis.columns(step, [&, letter = letter](size_t c, double share) { time[c][letter] += share; });
+  for (size_t c = 0; c < row.size(); ++c)
+    for (const char* letter = kMarks; *letter && row[c] != 'x'; ++letter)
+      if (time[c].count(*letter) && (row[c] == ' ' || time[c][*letter] > time[c][row[c]])) row[c] = *letter;
+  return row.erase(row.find_last_not_of(' ') + 1);
+}
+
+// The most blocks in use at any time of a column; nothing changes between steps.
+std::string kv_row(const Axis& axis) {
+  std::vector<int64_t> most(kColumns, -1);
+  for (int64_t step = 0; step < axis.s.steps; ++step)
+    axis.columns(step, [&](size_t c, double) {
+      most[c] = std::max(most[c], axis.s.timeline[size_t(step)].used_blocks);
+    });
+  const char* const heights[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto columns = size_t(std::ceil(axis.span(axis.s.steps - 1).second - 1e-9));
+  std::string row;
+  for (size_t c = 0; c < std::min(columns, most.size()); ++c) {
+    if (most[c] < 0) most[c] = most[c - 1];
+    row += heights[(8 * most[c] + axis.s.peak_blocks - 1) / std::max<int64_t>(axis.s.peak_blocks, 1)];
+  }
+  return row;
+}
+
+std::string chart(const Summary& s, bool by_time) {
+  const Axis axis{s, by_time};
   std::string out =
-      fmt::format("steps 0 to {}, {} a column; P = prompt, d = decode, . = slot held, x = preempted\n",
-                  s.steps - 1, per_column);
+      by_time ? fmt::format("a column is {:.3g} ms of {:.3g} ms: a longer step is wider\n",
+                            1000 * axis.unit(), 1000 * (s.end - s.begin))
+              : fmt::format("a column is {:.0f} of {} steps, however long they took\n", axis.unit(), s.steps);
+  out +=
+      "P prompt, d decode, . slot held by a finished row, x preempted (always shown);\n"
+      "of several steps in one column the chart shows what took most of it\n";
+  if (s.num_blocks > 0) {
+    out += fmt::format("KV: blocks in use, full height = the peak, {} of {}\n", s.peak_blocks, s.num_blocks);
+    out += fmt::format("{:>12} |{}\n", "KV", kv_row(axis));
+  }
   size_t rows = 0;
-  for (const auto& [id, steps] : s.chart) {
+  for (const auto& [id, marks] : s.chart) {
     if (++rows > kMaxRows) {
       out += fmt::format("… and {} more sequences\n", s.chart.size() - kMaxRows);
       break;
     }
-    std::string row(size_t(columns), ' ');
-    for (const auto& [step, letter] : steps) {
-      char& cell = row[size_t(step / per_column)];
-      const std::string order = " .dPx";  // the rarer one wins
-      if (order.find(letter) > order.find(cell)) cell = letter;
-    }
-    row.erase(row.find_last_not_of(' ') + 1);
-    out += fmt::format("{:>6} |{}\n", id, row);
+    const auto name = s.names.find(id);
+    std::string label = name == s.names.end() ? std::to_string(id) : name->second.first;
+    if (s.forked.count(label)) label = fmt::format("{:.8}/{}", label, name->second.second);
+    out += fmt::format("{:>12.12} |{}\n", label, row_of(marks, axis));
   }
   return out;
 }
@@ -125,6 +207,8 @@ Json summary_json(const Summary& s) {
       {"mean_batch_sequences", double(s.seqs) / steps},
       {"max_running", s.most_running},
       {"preemptions", s.preemptions},
+      {"num_blocks", s.num_blocks ? Json(s.num_blocks) : Json()},
+      {"peak_blocks", s.num_blocks ? Json(s.peak_blocks) : Json()},
       {"prompt_tokens", s.prompt_tokens},
       {"cached_tokens", s.cached_tokens},
       {"block_events", s.block_events},
@@ -149,16 +233,21 @@ const char* const kText =
 }  // namespace
 
 int trace_summary_command(const Args& args) {
-  std::string file;
+  std::string file, by = "time";
   bool json = false;
-  ArgParser parser("trace summary", "What the scheduler did, from a file that --trace wrote.");
+  ArgParser parser(
+      "trace summary",
+      "What the scheduler did, from a file that --trace wrote. In the chart a row is a sequence.\n"
+      "Example: build/nano run tiny --raw --prompts FILE.jsonl --trace t.jsonl\n"
+      "         build/nano trace summary t.jsonl");
   parser.positional("FILE", file, "the trace");
+  parser.add("by", by, "what a column is: a span of time, so a longer step is wider; or steps", "time|step");
   parser.add("json", json, "the figures as one JSON object, without the chart");
   if (!parser.parse(args)) return 0;
   const Summary summary = read_trace(file);
   const Json figures = summary_json(summary);
   fmt::print("{}", json ? json_text(figures) + "\n" : filled(kText, figures));
-  if (!json && summary.steps > 0) fmt::print("\n{}", gantt(summary));
+  if (!json && summary.steps > 0) fmt::print("\n{}", chart(summary, by == "time"));
   return 0;
 }
 

@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/stats.h"  // percentile
+#include "bench/stats.h"      // percentile
+#include "llm/output_json.h"  // three_digits
 
 namespace nano {
 
@@ -35,10 +36,6 @@ std::pair<size_t, size_t> best_and_worst(Better better, const std::vector<double
   const auto [low, high] = std::minmax_element(medians.begin(), medians.end());
   const auto least = size_t(low - medians.begin()), most = size_t(high - medians.begin());
   return better == Better::less ? std::pair(least, most) : std::pair(most, least);
-}
-
-std::string shown(double value) {
-  return value < 1000 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
 }
 
 std::string bar_of(double share) {
@@ -129,9 +126,16 @@ std::string verdict(const Measured& m, const std::vector<std::string>& names) {
     return fmt::format("{} cannot tell a difference from noise; give --runs 5",
                        runs == 1 ? "one run of each setting" : fmt::format("{} runs of each setting", runs));
   if (!differ(m, best, worst)) {
-    const bool overlap = factor > 1 + noise_floor(m);
-    return fmt::format("no difference seen (noise floor {:.1f} %{})", 100 * noise_floor(m),
-                       overlap ? "; the runs overlap, more of them may tell" : "");
+    const auto [low, high] = std::minmax(medians[best], medians[worst]);
+    const double apart = high > low ? high / low - 1 : 0, noise = noise_floor(m);
+    return apart > noise ? fmt::format(
+                               "undecided: the medians are {:.1f} % apart, but single runs do not "
+                               "agree on which is more; more --runs may tell",
+                               100 * apart)
+                         : fmt::format(
+                               "no difference seen: the medians are {:.1f} % apart, and runs of one "
+                               "setting {:.1f} %",
+                               100 * apart, 100 * noise);
   }
   if (names.size() == 2) {
     const bool less = m.better() == Better::less;
@@ -187,12 +191,13 @@ std::string report(const Measured& m, const std::vector<std::string>& names, boo
       const Rung& rung = rungs[i - 1];
       setting["factor"] = rung.factor;
       setting["share"] = rung.share;
-      rest = fmt::format("{:7.2f}x", rung.factor);
-      if (!std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
-      if (!rung.seen && m.settings[i].size() >= kFewestRuns) rest += "  no difference seen";
+      const bool enough = m.settings[i].size() >= kFewestRuns;
+      rest = rung.seen ? fmt::format("{:7.2f}x", rung.factor) : enough ? "  not beyond the noise" : "";
+      if (rung.seen && !std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
     }
     const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());
-    text += fmt::format(kRow, names[i], shown(medians[i]), shown(*least), shown(*most), rest);
+    text += fmt::format(kRow, names[i], three_digits(medians[i]), three_digits(*least), three_digits(*most),
+                        rest);
     json["settings"].push_back(setting);
   }
   const std::optional<size_t> at = knee(m);

@@ -60,8 +60,8 @@ constexpr double kAgree = 0.9;
 constexpr size_t kFewestRuns = 3;
 bool differ(const Measured& measured, size_t one, size_t other);
 
-// "A is 1.80x B", with the better one in front; "no difference seen"; that there are too few runs; for three or more
-// settings where the knee is.
+// One sentence: "A is 1.80x B", with the better one in front; that no difference was seen, and how far apart the
+// medians are; that it is undecided, or that there are too few runs; for three or more settings where the knee is.
 std::string verdict(const Measured& measured, const std::vector<std::string>& names);
 
 // The knee of a curve: the last value, walking in the given order, that loses less against the best one than the
@@ -78,7 +78,7 @@ struct Rung {
 };
 std::vector<Rung> rungs_of(const Measured& measured);  // of the settings from the second on
 
-// All of this as a table with the verdict below it, and the same as JSON.
+// All of this as a table (a rung that is not beyond the noise has no factor there) with the verdict below it, and the same as JSON.
 std::string report(const Measured& measured, const std::vector<std::string>& names, bool ladder,
                    nlohmann::ordered_json& json);
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "bench/stats.h"          // percentile
+#include "bench/stats.h"        // percentile
 #include "base/error.h"         // NANO_CHECK
 #include "base/rng.h"           // random_bits
 #include "base/team.h"          // team_size

@@ -6,15 +6,13 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"   // Error
-#include "base/format.h"  // parse_human_int, split_commas
-#include "base/rng.h"     // random_bits
+#include "base/error.h"  // Error
+#include "base/rng.h"    // random_bits
 
 namespace nano {
 
 namespace {
 
-constexpr int64_t kMostTokens = 1'000'000;
 constexpr double kLongestLoad = 1e7;  // seconds
 // Streams of random numbers; the others are the prompts' own.
 constexpr uint32_t kPrefix = UINT32_MAX, kLengths = UINT32_MAX - 1;
@@ -56,21 +54,6 @@ std::vector<int32_t> prompt_ids(const LoadOptions& o, size_t i, int64_t input_le
   append(o.prefix_len, kPrefix);
   append(input_len - o.prefix_len, uint32_t(i));
   return ids;
-}
-
-std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where) {
-  std::vector<std::pair<int64_t, int64_t>> mix;
-  for (const std::string& pair : split_commas(text)) {
-    const size_t colon = pair.find(':');
-    if (colon == pair.npos)
-      throw Error("'" + pair + "' is not INPUT:OUTPUT", where, "for example 512:16,64:256");
-    const int64_t input = parse_human_int(pair.substr(0, colon), where);
-    const int64_t output = parse_human_int(pair.substr(colon + 1), where);
-    if (std::min(input, output) < 1 || std::max(input, output) > kMostTokens)
-      throw Error("'" + pair + "' is out of range: both from 1 to 1000000", where);
-    mix.emplace_back(input, output);
-  }
-  return mix;
 }
 
 }  // namespace nano

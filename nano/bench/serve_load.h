@@ -2,9 +2,9 @@
 // alone: the same seed gives the same load, whatever the engine's other flags.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,7 +31,5 @@ struct LoadItem {
 std::vector<LoadItem> make_load(const LoadOptions& options);
 // The ids of item i, drawn when they are needed: all of a load's may be more than fits in memory.
 std::vector<int32_t> prompt_ids(const LoadOptions& options, size_t i, int64_t input_len, int32_t vocab_size);
-// "512:16,64:256". Error naming `where`.
-std::vector<std::pair<int64_t, int64_t>> parse_mix(const std::string& text, const std::string& where);
 
 }  // namespace nano

@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "bench/stats.h"  // mean, percentile, IdsDigest
+#include "bench/stats.h"      // mean, percentile, IdsDigest
+#include "llm/output_json.h"  // json_text, three_digits
 
 namespace nano {
 
@@ -15,7 +16,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kManyPieces = 0.75, kCostlyStep = 0.2;  // see StepStats::advice
 
-Json or_null(std::optional<double> value) { return value ? Json(*value) : Json(); }
 Json ratio(double a, double b) { return b > 0 ? Json(a / b) : Json(); }
 
 double deviation(const std::vector<double>& values) {
@@ -47,6 +47,11 @@ bool is_good(const RequestTimes& times, const std::map<std::string, double>& mos
          });
 }
 
+std::string table_row(const std::string& label, const Json& value, const char* none = "n/a") {
+  const std::string number = value.is_number_float() ? three_digits(value) : json_text(value);
+  return fmt::format("{:<40} {}\n", label, value.is_null() ? none : number);
+}
+
 }  // namespace
 
 RequestTimes times_of(const ServedRequest& request) {
@@ -59,12 +64,6 @@ RequestTimes times_of(const ServedRequest& request) {
   for (const Chunk& chunk : chunks) times.tokens += chunk.tokens;
   if (times.tokens > 1) times.tpot = (*times.e2el - *times.ttft) / double(times.tokens - 1);
   return times;
-}
-
-std::optional<double> percentile_if_enough(const std::vector<double>& values, double p) {
-  const double above = double(values.size()) * (1 - p / 100);  // values expected beyond it
-  if (values.empty() || (p > 99 && p < 100 && above < 1 - 1e-9)) return {};
-  return percentile(values, p);
 }
 
 int64_t max_concurrent(const std::vector<ServedRequest>& requests) {
@@ -82,26 +81,29 @@ int64_t max_concurrent(const std::vector<ServedRequest>& requests) {
 
 Json report_requests(const std::vector<ServedRequest>& requests, const ReportOptions& options) {
   std::map<std::string, std::vector<double>> seconds;
-  int64_t completed = 0, good = 0, input = 0, output = 0;
+  int64_t completed = 0, failed = 0, empty = 0, good = 0, input = 0, output = 0;
   double duration = 0;
   IdsDigest digest;
   for (const ServedRequest& r : requests) {
     digest.add(r.token_ids);
-    if (!r.error.empty()) continue;
+    failed += !r.error.empty();
+    empty += r.error.empty() && r.chunks.empty();
+    if (!r.error.empty() || r.chunks.empty()) continue;
     const RequestTimes times = times_of(r);
     ++completed;
     good += is_good(times, options.goodput);
     input += r.input_tokens;
     output += times.tokens;
-    if (times.e2el) duration = std::max(duration, r.sent + *times.e2el);
-    if (times.ttft) seconds["ttft"].push_back(*times.ttft);
+    duration = std::max(duration, r.sent + *times.e2el);
+    seconds["ttft"].push_back(*times.ttft);
     if (times.tpot) seconds["tpot"].push_back(*times.tpot);
-    if (times.e2el) seconds["e2el"].push_back(*times.e2el);
+    seconds["e2el"].push_back(*times.e2el);
     seconds["itl"].insert(seconds["itl"].end(), times.itl.begin(), times.itl.end());
   }
   Json json = {{"duration", duration},
                {"completed", completed},
-               {"failed", int64_t(requests.size()) - completed},
+               {"failed", failed},
+               {"empty", empty},
                {"total_input_tokens", input},
                {"total_output_tokens", output},
                {"request_throughput", ratio(double(completed), duration)},
@@ -115,6 +117,47 @@ Json report_requests(const std::vector<ServedRequest>& requests, const ReportOpt
   json["max_gap_ms"] = gaps.empty() ? Json() : Json(*std::max_element(gaps.begin(), gaps.end()) * 1000);
   json["output_ids_digest"] = digest.text();
   return json;
+}
+
+std::string serve_text(const Json& r, const ReportOptions& options) {
+  std::string text = fmt::format("{:=^50}\n", " Serving Benchmark Result ");
+  auto row = [&](const char* label, const char* key) { text += table_row(label, r.at(key)); };
+  row("Successful requests:", "completed");
+  row("Failed requests:", "failed");
+  if (r.at("empty") != 0) row("Replies without a token (left out):", "empty");
+  row("Benchmark duration (s):", "duration");
+  row("Total input tokens:", "total_input_tokens");
+  row("Total generated tokens:", "total_output_tokens");
+  row("Request throughput (req/s):", "request_throughput");
+  if (!options.goodput.empty()) row("Request goodput (req/s):", "request_goodput");
+  row("Output token throughput (tok/s):", "output_throughput");
+  row("Total token throughput (tok/s):", "total_token_throughput");
+  row("Peak concurrent requests:", "max_concurrent_requests");
+  row("Most running at once:", "max_num_running");
+  row("Preemptions:", "num_preemptions");
+  row("Mean tokens per step:", "mean_tokens_per_step");
+  row("Longest gap between tokens (ms):", "max_gap_ms");
+  auto share = [&](const char* label, const char* key) {
+    text += table_row(label, r.at(key).is_null() ? Json() : Json(100 * r.at(key).get<double>()));
+  };
+  share("KV cache blocks in use, peak (%):", "peak_kv_usage");
+  share("Slots in use of blocks held, mean (%):", "mean_kv_utilization");
+  const std::map<std::string, const char*> titles = {{"ttft", "Time to First Token"},
+                                                     {"tpot", "Time per Output Token (excl. 1st token)"},
+                                                     {"itl", "Inter-token Latency"},
+                                                     {"e2el", "End-to-end Latency"}};
+  for (const std::string& metric : options.metrics) {
+    std::string name = metric, key = "_" + metric + "_ms";
+    std::transform(name.begin(), name.end(), name.begin(), [](char c) { return char(std::toupper(c)); });
+    text += fmt::format("{:-^50}\n", titles.at(metric));
+    text += table_row("Mean " + name + " (ms):", r.at("mean" + key));
+    text += table_row("Median " + name + " (ms):", r.at("median" + key));
+    for (double p : options.percentiles)
+      if (p != 50)  // the median
+        text += table_row(fmt::format("P{} {} (ms):", p, name), r.at(fmt::format("p{}{}", p, key)),
+                          "n too small");
+  }
+  return text + std::string(50, '=') + "\n";
 }
 
 void StepStats::add(const StepPlan& plan, const StepResult& result) {

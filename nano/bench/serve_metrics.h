@@ -46,15 +46,15 @@ struct ReportOptions {
   std::map<std::string, double> goodput;  // the most milliseconds of ttft, tpot, e2el that are good
 };
 
-// None where there are too few values to have it: no value, or above the 99th less than 1 / (1 − p): below 1,000
-// values "p99.9" would be little more than the largest.
-std::optional<double> percentile_if_enough(const std::vector<double>& values, double p);
 // Most requests that were under way at once, from sent to the last chunk.
 int64_t max_concurrent(const std::vector<ServedRequest>& requests);
 
-// All of the above. What can't be said is null.
+// All of the above. What can't be said is null. A reply without a token is "empty": neither completed nor failed, and
+// in no other figure.
 nlohmann::ordered_json report_requests(const std::vector<ServedRequest>& requests,
                                        const ReportOptions& options);
+// All that it and StepStats::report() say, as vLLM's table.
+std::string serve_text(const nlohmann::ordered_json& result, const ReportOptions& options);
 
 // What the steps say beside the requests' times.
 class StepStats {

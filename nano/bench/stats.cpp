@@ -18,6 +18,13 @@ double percentile(std::vector<double> values, double p) {
   return values[below] + (values[above] - values[below]) * (at - double(below));
 }
 
+std::optional<double> percentile_if_enough(const std::vector<double>& values, double p) {
+  const double beyond = double(values.size()) * std::min(p, 100 - p) / 100;
+  const bool always = p == 0 || p == 50 || p == 100;
+  if (values.empty() || (!always && beyond < 1 - 1e-9)) return {};
+  return percentile(values, p);
+}
+
 double mean(const std::vector<double>& values) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   return std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());

@@ -55,7 +55,6 @@ void Engine::add_request(const std::string& request_id, std::vector<int32_t> pro
     if (i > 0) seq.fork_of = request.seqs[0]->id, seq.params.prompt_logprobs.reset();
   }
   ++num_requests_;
-  if (trace_) trace_->request("arrived", request.seqs[0]->id, int32_t(prompt.size()), now());
   start(requests_.emplace(request_id, std::move(request)).first->second, 1);
 }
 
@@ -64,6 +63,7 @@ void Engine::start(Request& request, size_t end) {
   for (; request.num_started < end; ++request.num_started) {
     Sequence& seq = *request.seqs[request.num_started];
     seq.arrival = next_arrival_++;
+    if (trace_) trace_->request(seq.index == 0 ? "arrived" : "forked", request.id, seq, now());
     live_.emplace(seq.id, Live{&seq, &request});
     ++request.num_live;
     scheduler_.add(seq);
@@ -226,7 +226,7 @@ void Engine::forget_finished() {
       ++it;
       continue;
     }
-    if (trace_) trace_->request(to_string(seq->finish_reason), seq->id, seq->num_prompt_tokens, now());
+    if (trace_) trace_->request(to_string(seq->finish_reason), request->id, *seq, now());
     it = live_.erase(it);
     if (--request->num_live == 0 && request->num_started == request->seqs.size())
       requests_.erase(request->id);

@@ -36,21 +36,6 @@ void append_list(std::string& line, const char* name, Iterator begin, Iterator e
   fmt::format_to(std::back_inserter(line), "\"{}\":[{}]", name, fmt::join(begin, end, ","));
 }
 
-void append_seq(std::string& line, const ScheduledSeq& seq, const SeqResult& result) {
-  fmt::format_to(std::back_inserter(line), R"({{"id":{},"pos":{},"n":{},)", seq.id, seq.first_pos,
-                 seq.num_tokens());
-  append_list(line, "new_blocks", seq.block_table.end() - seq.num_new_blocks, seq.block_table.end());
-  fmt::format_to(std::back_inserter(line), R"(,"samples":{},"discard":{},"sampled":[)", seq.samples,
-                 seq.discard);
-  for (size_t i = 0; i < result.sampled.size(); ++i)
-    fmt::format_to(std::back_inserter(line), "{}{}", i ? "," : "", result.sampled[i].id);
-  line += ']';
-  if (!result.error.empty()) line += ",\"error\":" + dumped(result.error);
-  if (result.finish_reason != FinishReason::none)
-    fmt::format_to(std::back_inserter(line), R"(,"finish":"{}")", to_string(result.finish_reason));
-  line += '}';
-}
-
 }  // namespace
 
 TraceWriter::TraceWriter(const std::string& path, const std::string& header_json)
@@ -58,7 +43,7 @@ TraceWriter::TraceWriter(const std::string& path, const std::string& header_json
   Json header = Json::parse(header_json, nullptr, false);
   if (!header.is_object()) throw Error("the header is not a JSON object", "trace " + path);
   header["trace"] = "nano";
-  header["version"] = 1;
+  header["version"] = 2;
   file_.reset(std::fopen(path.c_str(), "wb"));
   if (!file_) throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path);
   line_ = dumped(header);
@@ -67,13 +52,37 @@ TraceWriter::TraceWriter(const std::string& path, const std::string& header_json
 
 TraceWriter::~TraceWriter() = default;
 
-void TraceWriter::close() {
-  if (file_ && std::fclose(file_.release()) != 0) fail();
+bool TraceWriter::close() {
+  if (file_ && std::fclose(file_.release()) != 0) stop();
+  return !stopped_;
 }
 
-void TraceWriter::fail() {
-  throw Error(std::string("cannot be written: ") + std::strerror(errno), "trace " + path_,
-              "is the disk full?");
+void TraceWriter::stop() {
+  std::fprintf(stderr, "warning: trace %s: cannot be written: %s; it stops here, the answers go on\n",
+               path_.c_str(), std::strerror(errno));
+  stopped_ = true;
+  file_.reset();
+}
+
+void TraceWriter::append_texts(const char* name, const std::vector<int32_t>& ids) {
+  fmt::format_to(std::back_inserter(line_), "\"{}\":[", name);
+  for (size_t i = 0; i < ids.size(); ++i) line_ += (i ? "," : "") + dumped(text_of(ids[i]));
+  line_ += "],";
+}
+
+void TraceWriter::append_seq(const ScheduledSeq& seq, const SeqResult& result) {
+  std::vector<int32_t> sampled;
+  for (const SampledToken& token : result.sampled) sampled.push_back(token.id);
+  fmt::format_to(std::back_inserter(line_), R"({{"id":{},"pos":{},"n":{},)", seq.id, seq.first_pos,
+                 seq.num_tokens());
+  append_list(line_, "new_blocks", seq.block_table.end() - seq.num_new_blocks, seq.block_table.end());
+  fmt::format_to(std::back_inserter(line_), R"(,"samples":{},"discard":{},)", seq.samples, seq.discard);
+  if (text_of) append_texts("texts", seq.tokens), append_texts("sampled_texts", sampled);
+  append_list(line_, "sampled", sampled.begin(), sampled.end());
+  if (!result.error.empty()) line_ += ",\"error\":" + dumped(result.error);
+  if (result.finish_reason != FinishReason::none)
+    fmt::format_to(std::back_inserter(line_), R"(,"finish":"{}")", to_string(result.finish_reason));
+  line_ += '}';
 }
 
 void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std::vector<BlockEvent>& events,
@@ -98,28 +107,25 @@ void TraceWriter::step(const StepPlan& plan, const StepResult& result, const std
   line_ += "],\"seqs\":[";
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     if (i) line_ += ',';
-    append_seq(line_, plan.seqs[i], result.seqs[i]);
+    append_seq(plan.seqs[i], result.seqs[i]);
   }
   line_ += "]}";
   write_line();
 }
 
-void TraceWriter::request(const char* event, SeqId id, int32_t prompt_tokens, double seconds) {
-  line_ += fmt::format(R"({{"request":{},"id":{},"prompt_tokens":{},"time":{:.6f}}})", dumped(event), id,
-                       prompt_tokens, seconds);
+void TraceWriter::request(const char* event, const std::string& request_id, const Sequence& seq,
+                          double seconds) {
+  line_ +=
+      fmt::format(R"({{"request":{},"id":{},"request_id":{},"index":{},"prompt_tokens":{},"time":{:.6f}}})",
+                  dumped(event), seq.id, dumped(request_id), seq.index, seq.num_prompt_tokens, seconds);
   write_line();
 }
 
 // stdio buffers: a line costs a copy, not a system call.
 void TraceWriter::write_line() {
   line_ += '\n';
-  const bool ok = !file_ || std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size();
+  if (file_ && std::fwrite(line_.data(), 1, line_.size(), file_.get()) != line_.size()) stop();
   line_.clear();
-  if (ok) return;
-  const int why = errno;
-  file_.reset();
-  errno = why;
-  fail();
 }
 
 }  // namespace nano

@@ -105,6 +105,8 @@ LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTempl
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   load_chat_template(chat_template);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);
+  if (loaded_->trace)
+    loaded_->trace->text_of = [this](int32_t id) { return tokenizer_->piece(id, false, false); };
 }
 
 LLM::~LLM() = default;

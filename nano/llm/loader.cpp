@@ -9,8 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"   // Error
-#include "base/format.h"  // format_bytes
+#include "base/error.h"       // Error
+#include "base/format.h"      // format_bytes
+#include "llm/output_file.h"  // check_output_file
 
 namespace nano {
 
@@ -125,17 +126,6 @@ std::string model_path(const EngineOptions& options) {
     throw Error("--load-format dummy needs a config.json, and this is a GGUF file", path,
                 "give a config.json, or the directory that holds one");
   return path;
-}
-
-void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options) {
-  if (output.empty()) return;
-  const fs::path model = find_model(options.model);
-  std::error_code ignored;  // of a file that is not there yet, or a directory that is none
-  bool same = fs::equivalent(output, model, ignored);
-  for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored))
-    same = same || fs::equivalent(output, entry.path(), ignored);
-  if (same)
-    throw Error(output + " is a file of the model, and would be overwritten", flag, "name another file");
 }
 
 std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t tokenizer_size,

@@ -44,9 +44,6 @@ std::string find_model(const std::string& name);
 // The file or directory that options.model names; with --load-format dummy its config.json. Error: as above, or a GGUF
 // file that is to be a dummy.
 std::string model_path(const EngineOptions& options);
-// Error if `output`, the file of `flag` ("--trace"), is the model or a file in its directory, by whatever name: writing
-// would destroy it. "" is no file.
-void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options);
 // The backend of --device. Error: flags it can't have.
 std::unique_ptr<Backend> make_backend(const EngineOptions& options);
 // Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is

@@ -1,6 +1,29 @@
 #include "llm/output_json.h"
 
+#include <cmath>
+
 #include <fmt/args.h>
+#include <fmt/format.h>
+
+namespace nano {
+struct Real {
+  double value;
+};
+}  // namespace nano
+
+template <>
+struct fmt::formatter<nano::Real> : fmt::formatter<double> {
+  bool plain = false;  // no format
+  constexpr auto parse(fmt::format_parse_context& context) {
+    plain = context.begin() == context.end() || *context.begin() == '}';
+    return fmt::formatter<double>::parse(context);
+  }
+  template <class Context>
+  auto format(const nano::Real& real, Context& context) const {
+    if (plain) return fmt::format_to(context.out(), "{}", nano::three_digits(real.value));
+    return fmt::formatter<double>::format(real.value, context);
+  }
+};
 
 #include "base/format.h"  // format_bytes
 
@@ -49,7 +72,7 @@ void add_members(const Json& object, const std::string& prefix, FmtArgs& args) {
     if (value.is_object()) add_members(value, name + "_", args);
     if (value.is_string()) add(value.get<std::string>());
     if (value.is_boolean()) add(value.get<bool>());
-    if (value.is_number_float()) add(value.get<double>());
+    if (value.is_number_float()) add(Real{value.get<double>()});
     if (!value.is_number_integer()) continue;
     const auto number = value.get<int64_t>();
     key.find("bytes") == key.npos ? add(number) : add(format_bytes(number));
@@ -81,6 +104,10 @@ Json request_output_json(const RequestOutput& out, const Tokenizer& tokenizer) {
 
 std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string three_digits(double value) {
+  return std::fabs(value) < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
 
 std::string filled(const std::string& text, const Json& values) {
