@@ -21,7 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int32_t kDefaultMaxTokens = 256;  // vLLM's 16 is for programs, this is for people
-constexpr float kLeastTemperature = 0.01f;  // validate() raises lower ones
 
 [[noreturn]] void wrong_type(const std::string& where, const std::string& key, const char* wanted) {
   throw Error("'" + key + "' must be " + wanted, where);
@@ -185,7 +184,7 @@ void add_sampling_flags(ArgParser& parser, Json& given) {
 }
 
 void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
-  if (!p.greedy() && p.temperature < kLeastTemperature)
+  if (p.temperature_too_low())
     print_stderr(
         "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
         where, p.temperature, kLeastTemperature);
