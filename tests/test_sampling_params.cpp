@@ -106,12 +106,13 @@ TEST_CASE("validate: several answers of a greedy request would all be the same")
   SamplingParams p;
   p.n = 2;
   CHECK(refused_at(p) == "");
-  for (float t : {0.0f, 1e-9f, 9e-6f}) {
+  p.temperature = 0;
+  CHECK(refused_at(p) == "SamplingParams.n");
+  for (float t : {1e-40f, 1e-9f, 9e-6f, 1e-4f}) {  // raised to 0.01 as in vLLM, so they are not greedy
+    CAPTURE(t);
     p.temperature = t;
-    CHECK(refused_at(p) == "SamplingParams.n");
+    CHECK(refused_at(p) == "");
   }
-  p.temperature = 1e-4f;
-  CHECK(refused_at(p) == "");
 }
 
 TEST_CASE("validate: an empty stop string is refused, and so are absurdly many") {
@@ -199,11 +200,11 @@ TEST_CASE("validate: raises a tiny temperature, leaves greedy alone, and drops s
     validate(p, kVocab);
     return p;
   };
-  for (float t : {1e-5f, 1e-4f, 0.009f}) {
+  for (float t : {1e-40f, 1e-9f, 1e-5f, 1e-4f, 0.009f}) {
     CAPTURE(t);
     CHECK(validated([&](SamplingParams& p) { p.temperature = t; }).temperature == 0.01f);
   }
-  for (float t : {0.0f, 1e-9f, 0.01f, 0.7f}) {
+  for (float t : {0.0f, 0.01f, 0.7f}) {
     CAPTURE(t);
     CHECK(validated([&](SamplingParams& p) { p.temperature = t; }).temperature == t);
   }

@@ -14,8 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr float kLeastTemperature = 0.01f;  // validate() raises lower ones
-
 Json flag_value(const std::string& kind, const std::string& text, const std::string& where) {
   if (kind == "X") return parse_real(text, where);
   if (kind == "N") return parse_human_int(text, where);
@@ -60,7 +58,7 @@ void add_sampling_flags(ArgParser& parser, Json& given) {
 }
 
 void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
-  if (!p.greedy() && p.temperature < kLeastTemperature)
+  if (p.temperature_too_low())
     print_stderr(
         "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
         where, p.temperature, kLeastTemperature);

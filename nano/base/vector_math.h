@@ -1,12 +1,15 @@
-// exp and what is made of it, written once: the float and the SIMD version are the same template, so the same
-// operations in the same order give the same bits, in a vector and in its tail.
+// Arithmetic that must be fast and still give the same bits everywhere: in a vector and in its tail, whatever vectors
+// a compiler makes of a loop, on any number of threads. First exp and what is made of it: the float and the SIMD
+// version are one template, so they do the same operations in the same order. Then what the sampler asks of a row.
 //
 // A vector type V joins by overloading the operators, fma, min, max, set_like and scale_by_power (simd.h).
 // Largest errors, tested against double: exp 1 ulp (1.2 without fma instructions), silu and gelu 1.2e-7 · |x|.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"  // f32_bits, bits_f32
 
@@ -73,5 +76,15 @@ inline V gelu_of(V x) {
 }  // namespace math
 
 inline float exp_approx(float x) { return math::exp_of(x); }
+
+// Rows of floats (vector_math.cpp). A sum is made of doubles in a fixed order.
+float max_of(std::span<const float> x);                  // NaN if any is NaN; -infinity if there is none
+size_t index_of(std::span<const float> x, float value);  // the first that equals it; x.size(): none
+double sum_of(std::span<const float> x);
+float kth_largest(std::span<const float> x, size_t k);         // REQUIRES 1 <= k <= x.size(), no NaN
+void exp_relative(std::span<float> x, float to, float scale);  // x = e^((x - to) * scale)
+// The first i with x[0] + ... + x[i] > share * (the sum of all): the distribution function, inverted. x.size() where
+// rounding leaves none. REQUIRES x >= 0, 0 <= share < 1.
+size_t index_at_share(std::span<const float> x, double share);
 
 }  // namespace nano

@@ -83,6 +83,7 @@ void check_lengths(const SamplingParams& p) {
 
 void validate(SamplingParams& p, int32_t vocab_size, int32_t max_logprobs) {
   check_filters(p);
+  if (p.temperature_too_low()) p.temperature = kLeastTemperature;  // no longer greedy, so n may be above 1
   check_lengths(p);
   check_logprobs("logprobs", p.logprobs, vocab_size, max_logprobs);
   check_logprobs("prompt_logprobs", p.prompt_logprobs, vocab_size, max_logprobs);
@@ -94,7 +95,6 @@ void validate(SamplingParams& p, int32_t vocab_size, int32_t max_logprobs) {
       refuse("logit_bias", fmt::format("the bias of token {} is {}", id, bias), "use a value in [-100, 100]");
     bias = std::clamp(bias, -100.0f, 100.0f);
   }
-  if (!p.greedy()) p.temperature = std::max(p.temperature, 0.01f);
   if (p.seed == -1) p.seed.reset();
 }
 

@@ -10,9 +10,12 @@
 
 namespace nano {
 
+// Of a request that is not greedy, as in vLLM. validate() raises lower ones: logits over less could overflow.
+constexpr float kLeastTemperature = 0.01f;
+
 struct SamplingParams {
   int32_t n = 1;             // [1, 16384]; above 1 not with greedy: all would be equal
-  float temperature = 1.0f;  // [0, 2]; below 1e-5 = greedy: the largest logit, the lowest id among equals
+  float temperature = 1.0f;  // [0, 2]; 0 = greedy: the largest logit, and the lowest id among equal ones
   float top_p = 1.0f;        // (0, 1]
   int32_t top_k = 0;         // 0 or -1 = off
   float min_p = 0.0f;        // [0, 1]
@@ -33,10 +36,11 @@ struct SamplingParams {
   bool skip_special_tokens = true;
 
   bool greedy() const { return temperature < 1e-5f; }
+  bool temperature_too_low() const { return temperature > 0 && temperature < kLeastTemperature; }
 };
 
 // Checks every range above and that ids are inside the vocabulary; Error{what, "SamplingParams.field", hint}.
-// NaN and infinities are refused everywhere. Raises a temperature in [1e-5, 0.01) to 0.01 as vLLM does, clamps
+// NaN and infinities are refused everywhere. Raises a temperature in (0, 0.01) to 0.01 as vLLM does, clamps
 // logit_bias, and turns seed -1 into none. `max_logprobs` caps logprobs and prompt_logprobs; -1 = no cap (only then
 // may a request ask for the whole vocabulary, unless that is smaller than the cap).
 void validate(SamplingParams& params, int32_t vocab_size, int32_t max_logprobs = 20);
