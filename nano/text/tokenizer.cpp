@@ -39,7 +39,7 @@ Tokenizer::Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer norma
 void Tokenizer::add_added_token(AddedToken token) {
   at(token.id);
   if (token.normalized) token.content = normalizer_.normalize(token.content);
-  if (!token.content.empty()) (token.normalized ? added_normalized_ : added_)[token.content] = token;
+  if (!token.content.empty()) (token.normalized ? added_normalized_ : added_).emplace(token.content, token);
 }
 
 void Tokenizer::mark_special(int32_t id) {
@@ -105,20 +105,23 @@ std::vector<Tokenizer::Segment> Tokenizer::cut_added(const AddedTokens& added, s
       ++i;
       continue;
     }
+    // The search goes on right behind the token itself, so a token of white space that was swallowed is found again,
+    // and what follows it is text again: as in the reference. Only one that swallows what is before it is gone then.
     std::string_view before = text.substr(0, i);
-    before.remove_prefix(std::min(done, i));
+    size_t end = i += token->content.size();
+    if (token->rstrip) {
+      space = std::max(space, end);
+      while (size_t size = space_at_start(text.substr(space))) space += size;
+      end = space;
+    }
+    if (token->lstrip && end <= done) continue;
+    before.remove_prefix(std::min(done, before.size()));
     if (token->lstrip)
       while (!before.empty() && space_at_start(before.substr(before.size() - last_character(before))) > 0)
         before.remove_suffix(last_character(before));
     if (!before.empty()) segments.push_back({before, -1});
     segments.push_back({{}, token->id});
-    // The search goes on right behind the token, so a token of white space that was swallowed is found again, and
-    // what follows it is text again: as in the reference.
-    done = i += token->content.size();
-    if (!token->rstrip) continue;
-    space = std::max(space, i);
-    while (size_t size = space_at_start(text.substr(space))) space += size;
-    done = space;
+    done = end;
   }
   if (done < text.size()) segments.push_back({text.substr(done), -1});
   return segments;

@@ -45,7 +45,7 @@ class Tokenizer {
     bool special = false;
   };
   Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer normalizer, Pretokenizer pretokenizer);
-  void add_added_token(AddedToken token);  // Error: no such id
+  void add_added_token(AddedToken token);  // of two with one text the first counts; Error: no such id
   void mark_special(int32_t id);           // from now on, whatever the file says; -1: nothing
   void add_stop_id(int32_t id);            // and marks it special; -1: nothing
 

@@ -385,7 +385,10 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
                                          std::move(pretokenizer));
   out->replace_each_byte = decoder.byte_fallback;
   out->strip_leading_space = decoder.strip_leading_space;
-  for (AddedToken& token : v.added) out->add_added_token(std::move(token));
+  for (bool special :
+       {true, false})  // of two that normalise to one text the first counts, special ones before others
+    for (const AddedToken& token : v.added)
+      if (v.special_ids.count(token.id) == size_t(special)) out->add_added_token(token);
   read_steps("post_processor", "processors", [&](const Json& step) { read_post_processor(step, *out); });
   return out;
 }
