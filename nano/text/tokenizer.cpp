@@ -7,7 +7,7 @@
 
 #include "base/error.h"          // Error
 #include "text/chat_template.h"  // RenderedSpan
-#include "text/utf8.h"           // find_invalid_utf8, last_character, LossyUtf8
+#include "text/utf8.h"           // find_invalid_utf8, first_character, LossyUtf8
 
 namespace nano {
 namespace {
@@ -135,21 +135,21 @@ std::vector<Tokenizer::ByteRange> Tokenizer::normalized_ranges(std::string_view 
   const auto normalize = [&](size_t from, size_t to) {
     return normalizer_.normalize(std::string(text.substr(from, to - from)), from == begin);
   };
-  // `edge` itself, or the first ASCII characters on both sides: those compose with nothing in front of them.
-  const auto settle = [&](size_t edge) -> ByteRange {
+  // Nothing composes across `edge`. ASCII characters compose with nothing in front of them, so those bound the view.
+  const auto clean = [&](size_t edge) {
     size_t low = edge, high = edge;
     while (low > begin && uint8_t(text[--low]) >= 0x80) {
     }
     while (high < end && uint8_t(text[high]) >= 0x80) ++high;
-    if (normalize(low, edge) + normalize(edge, high) == normalize(low, high)) return {edge, edge};
-    return {low, high};
+    return normalize(low, edge) + normalize(edge, high) == normalize(low, high);
   };
   std::vector<ByteRange> out;
   size_t done = begin, done_size = 0;
   for (const ByteRange& range : ranges) {
     if (range.second <= done || range.first >= end) continue;
-    const size_t first = std::max(settle(std::max(range.first, done)).first, done);
-    const size_t last = settle(std::min(range.second, end)).second;
+    size_t first = std::max(range.first, done), last = std::min(range.second, end);
+    while (first > done && !clean(first)) first -= last_character(text.substr(0, first));
+    while (last < end && !clean(last)) last += first_character(text.substr(last));
     done_size += normalize(done, first).size();
     out.push_back({done_size, done_size + normalize(first, last).size()});
     done_size = out.back().second;
