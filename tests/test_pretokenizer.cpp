@@ -10,7 +10,7 @@ namespace {
 using Pieces = std::vector<std::string>;
 
 Pieces by_name(const std::string& name, const std::string& text) {
-  return pretokenizer_by_name(name).split(text);
+  return rule_by_name(name).pretokenizer.split(text);
 }
 
 Pieces split(const std::string& text, SplitBehavior behavior) {
@@ -28,8 +28,8 @@ TEST_CASE("T3 each rule cuts digits its own way, and an unknown rule is refused"
   CHECK(by_name("gpt-2", "x 12345") == Pieces{"x", " 12345"});
   CHECK(by_name("llama-bpe", "٠١٢٣½") == Pieces{"٠١٢", "٣½"});  // \p{N} beyond ASCII
   CHECK(by_name("smollm", "²x") == Pieces{"²", "x"});
-  CHECK_THROWS_AS(pretokenizer_by_name("gpt2"), Error);
-  CHECK_THROWS_AS(pretokenizer_by_name(""), Error);
+  CHECK_THROWS_AS(rule_by_name("gpt2"), Error);
+  CHECK_THROWS_AS(rule_by_name(""), Error);
 }
 
 TEST_CASE("contractions, line ends and trailing spaces") {
@@ -57,7 +57,7 @@ TEST_CASE("the five behaviours of Split") {
 
 TEST_CASE("the leading space of ByteLevel") {
   Pretokenizer byte_level;
-  byte_level.add_leading_space();
+  byte_level.add_space_mark(" ", Pretokenizer::Prefix::always);
   CHECK(byte_level.split("a") == Pieces{" a"});
   CHECK(byte_level.split(" a") == Pieces{" a"});
   CHECK(byte_level.split("") == Pieces{});

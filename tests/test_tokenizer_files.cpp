@@ -169,8 +169,6 @@ TEST_CASE("an unknown stage is an error with its name") {
   CHECK(contains(load_error(tiny("", R"(,"end_of_word_suffix":"</w>")")), "end_of_word_suffix"));
   CHECK(contains(load_error(tiny("", R"(,"dropout":0.1)")), "dropout"));
   CHECK(contains(load_error(R"({"model":{"type":"BPE","vocab":{},"merges":[]}})"), "\"decoder\" is missing"));
-  CHECK(contains(load_error(tiny(R"(,"pre_tokenizer":{"type":"Metaspace","replacement":"_"})")),
-                 "unsupported pre-tokenizer \"Metaspace\""));
   CHECK(contains(load_error(tiny(R"(,"decoder":{"type":"Metaspace","replacement":"_"})")),
                  "unsupported decoder \"Metaspace\""));
   CHECK(contains(
@@ -181,16 +179,34 @@ TEST_CASE("an unknown stage is an error with its name") {
                  "added_tokens: single_word of \"x\""));
 }
 
-TEST_CASE("an added token marked as normalized is found if normalising leaves it alone, else refused") {
-  const std::string with_space = R"(,"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"_"})";
-  auto t = tokenizer_from_json(
-      tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"<x>","normalized":true}])"), "t");
-  CHECK(t->encode("a<x>b") == Ids{0, 3, 1});
-  CHECK(contains(
-      load_error(tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"< >","normalized":true}])")),
-      "added_tokens: the normalizer changes the added token \"< >\""));
-  CHECK(load_error(tiny(with_space + R"(,"added_tokens":[{"id":3,"content":"< >","normalized":false}])")) ==
-        "");
+TEST_CASE("an added token marked as normalized is looked for in the normalised text, others as they stand") {
+  const std::string normalizer = R"(,"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"_"})";
+  const auto encode = [&](const std::string& token, const std::string& text) {
+    return tokenizer_from_json(tiny(normalizer + R"(,"added_tokens":[{"id":3,"content":)" + token + "}]"),
+                               "t")
+        ->encode(text);
+  };
+  CHECK(encode(R"("<x>","normalized":true)", "a<x>b") == Ids{0, 3, 1});
+  CHECK(encode(R"("< >","normalized":true)", "a< >b<_>") == Ids{0, 3, 1, 3});
+  CHECK(encode(R"("< >","normalized":false)", "a< >b<_>") == Ids{0, 3, 1});
+  CHECK(encode(R"("<_>","normalized":false)", "a< >b<_>") == Ids{2, 3});  // "< >" is dropped: unknown
+  CHECK(encode(R"("< >","special":true)", "a< >b<_>") == Ids{0, 3, 1});   // the default of special ones
+  CHECK(encode(R"("< >")", "a< >b<_>") == Ids{0, 3, 1, 3});               // and of others
+}
+
+TEST_CASE("a Metaspace in its older and newer spelling, and one that is wrong") {
+  const auto open = [](const std::string& members) {
+    return tiny(R"(,"pre_tokenizer":{"type":"Metaspace","replacement":"a")" + members + "}");
+  };
+  const auto encode = [&](const std::string& members) {
+    return tokenizer_from_json(open(members), "t")->encode("b b");
+  };
+  CHECK(encode("") == Ids{2, 2});  // "ab", "ab"
+  CHECK(encode(R"(,"add_prefix_space":false)") == Ids{1, 2});
+  CHECK(encode(R"(,"add_prefix_space":true,"prepend_scheme":"never")") == Ids{1, 2});
+  CHECK(encode(R"(,"prepend_scheme":"first")") == Ids{2, 2});
+  CHECK(contains(load_error(open(R"(,"prepend_scheme":"last")")), "unknown prepend_scheme \"last\""));
+  CHECK(contains(load_error(tiny(R"(,"pre_tokenizer":{"type":"Metaspace","replacement":""})")), "is empty"));
 }
 
 TEST_CASE("damaged tokenizer.json files are errors that name the place") {

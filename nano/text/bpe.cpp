@@ -11,8 +11,6 @@
 namespace nano {
 namespace {
 
-constexpr size_t kLongestScoredToken = 1024;  // bytes; all its cuts are tried
-
 struct Candidate {
   double cost;
   size_t left, right;  // indices of symbols
@@ -135,15 +133,7 @@ void BpeModel::add_merge(const std::string& pair, double cost) {
   add_merge(pair.substr(0, space), pair.substr(space + 1), cost);
 }
 
-void BpeModel::add_merges_into(const std::string& text, double cost) {
-  if (text.size() > kLongestScoredToken)
-    throw Error(fmt::format("a token has {} bytes, more than {}", text.size(), kLongestScoredToken));
-  const std::string_view whole = text;
-  for (size_t cut = 1; cut < whole.size(); ++cut) {
-    const int32_t left = find(whole.substr(0, cut)), right = find(whole.substr(cut));
-    if (left >= 0 && right >= 0) merges_[pair_key(left, right)] = {cost, find(whole)};
-  }
-}
+void BpeModel::add_cost(int32_t id, double cost) { costs_[id] = cost; }
 
 void BpeModel::forbid(int32_t id) {
   std::erase_if(ids_by_bytes_, [id](const auto& entry) { return entry.second == id; });
@@ -151,7 +141,7 @@ void BpeModel::forbid(int32_t id) {
 }
 
 int32_t BpeModel::find(std::string_view bytes) const {
-  auto found = ids_by_bytes_.find(std::string(bytes));
+  auto found = ids_by_bytes_.find(bytes);
   return found == ids_by_bytes_.end() ? -1 : found->second;
 }
 
@@ -186,17 +176,27 @@ std::vector<Symbol> BpeModel::split_into_symbols(std::string_view piece) const {
   return symbols;
 }
 
+std::optional<Merge> BpeModel::find_merge(std::string_view piece, const Symbol& left,
+                                          const Symbol& right) const {
+  if (costs_.empty()) {
+    auto merge = merges_.find(pair_key(left.id, right.id));
+    return merge == merges_.end() ? std::nullopt : std::optional(merge->second);
+  }
+  for (int32_t id : {left.id, right.id})  // bytes and unknown characters stay what they are
+    if (id == options_.unk_id || !costs_.count(id)) return std::nullopt;
+  const int32_t joined = find(piece.substr(left.begin, right.end - left.begin));
+  auto cost = costs_.find(joined);
+  return cost == costs_.end() ? std::nullopt : std::optional(Merge{cost->second, joined});
+}
+
 void BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids) const {
   if (options_.ignore_merges) {
     int32_t whole = find(piece);
     if (whole >= 0) return ids.push_back(whole);
   }
   std::vector<Symbol> symbols = split_into_symbols(piece);
-  merge_symbols(symbols, [this](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
-    auto merge = merges_.find(pair_key(left.id, right.id));
-    if (merge == merges_.end()) return std::nullopt;
-    return merge->second;
-  });
+  merge_symbols(symbols,
+                [&](const Symbol& left, const Symbol& right) { return find_merge(piece, left, right); });
   for (const Symbol& s : symbols) ids.push_back(s.id);
 }
 

@@ -56,22 +56,30 @@ class BpeModel {
   void add_token(int32_t id, const std::string& text, bool special);
   void add_merge(const std::string& left, const std::string& right, double cost);  // Error: no such token
   void add_merge(const std::string& pair, double cost);                            // "left right"
-  // Every way to cut the token in two tokens is a merge. Error: absurdly long.
-  void add_merges_into(const std::string& text, double cost);
+  // In place of a list of merges: two tokens whose joined text is this token are a merge. They are looked up when a
+  // text asks for them: a list would take all cuts of all tokens.
+  void add_cost(int32_t id, double cost);
 
   void forbid(int32_t id);  // from now on a special token
   void encode(std::string_view piece, std::vector<int32_t>& ids) const;
 
  private:
   std::vector<Symbol> split_into_symbols(std::string_view piece) const;
+  std::optional<Merge> find_merge(std::string_view piece, const Symbol& left, const Symbol& right) const;
   bool spell_as_bytes(std::string_view character, size_t begin, std::vector<Symbol>& symbols) const;
   int32_t find(std::string_view bytes) const;
 
   Options options_;
-  std::unordered_map<std::string, int32_t> ids_by_text_;   // as in the file; special: -1
-  std::unordered_map<std::string, int32_t> ids_by_bytes_;  // as in the text to encode; no special ones
-  std::unordered_map<uint64_t, Merge> merges_;             // (left id, right id) →
-  std::array<int32_t, 256> byte_tokens_;                   // "<0x00>" …, -1 if missing
+  std::unordered_map<std::string, int32_t> ids_by_text_;  // as in the file; special: -1
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;  // a part of a text is looked up without a copy
+  };
+  std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>
+      ids_by_bytes_;                            // as in the text; no special ones
+  std::unordered_map<uint64_t, Merge> merges_;  // (left id, right id) →
+  std::unordered_map<int32_t, double>
+      costs_;  // of the tokens that are results of merges; empty: merges_ is the list
+  std::array<int32_t, 256> byte_tokens_;  // "<0x00>" …, -1 if missing
 };
 
 }  // namespace nano

@@ -1,5 +1,6 @@
 #include "text/pretokenizer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -126,13 +127,13 @@ std::string compose(const std::string& text) {
 
 }  // namespace
 
-std::string Normalizer::normalize(std::string text) const {
+std::string Normalizer::normalize(std::string text, bool at_start) const {
   for (const Step& step : steps_) {
     if (text.empty()) break;
     switch (step.kind) {
       case Step::Kind::nfc: text = compose(text); break;
       case Step::Kind::replace: text = replace_text(text, step.from, step.to); break;
-      case Step::Kind::prepend: text = step.to + text; break;
+      case Step::Kind::prepend: text = at_start ? step.to + text : text; break;
     }
   }
   return text;
@@ -177,26 +178,86 @@ std::vector<Span> cut(const Regex& pattern, const std::string& text, SplitBehavi
   return spans;
 }
 
-// The Llama-3 pattern; Qwen-2 takes digits one by one.
-std::string llama3_pattern(const char* digits) {
+// ---- rules by name ----
+
+constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Llama 3's; others take digits one by one, or line ends apart from the punctuation before them.
+std::string words(const char* digits, const char* after_punctuation = R"([\r\n]*)") {
   return std::string(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)") + digits +
-         R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+         R"(| ?[^\s\p{L}\p{N}]+)" + after_punctuation + R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+}
+constexpr const char* kTekken =  // "HTMLElement" is "HTML", "Element"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kDeepseekV3 =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+    R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char*
+    kDeepseekLetters =  // alphabets with upper and lower case; \x: NFC would change the letter
+    R"(\s?[A-Za-z)"
+    R"(µÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽ)"
+    R"(ᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D})"
+    R"(ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕ)"
+    R"(ℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳ)"
+    R"(Ꙁ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻)"
+    R"(𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃)"
+    R"(]+)";
+constexpr const char* kBloom = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
+
+// The names that llama.cpp's converter writes, for the architectures nano knows: several for one rule where the files
+// differ only in other respects. Each pattern cuts what the one before it left; what none matches is a piece too.
+struct NamedPatterns {
+  std::vector<std::string> names, patterns;
+  bool nfc = false, ignore_merges = false, add_bos = false;
+};
+
+const std::vector<NamedPatterns>& known_rules() {
+  static const std::vector<NamedPatterns> rules = {
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral", "midm-2.0"},
+       {words(R"(\p{N}{1,3})")},
+       false,
+       true,
+       true},
+      {{"smaug-bpe", "dbrx"}, {words(R"(\p{N}{1,3})")}},
+      {{"qwen2", "deepseek-r1-qwen", "megrez", "kormo"}, {words(R"(\p{N})")}, true},
+      {{"seed-coder"}, {words(R"(\p{N})", "")}},
+      {{"tekken"}, {kTekken}, false, true, true},
+      {{"gpt-2", "phi-2", "exaone4", "modern-bert", "mellum", "a.x-4.0", "trillion", "granite-docling"},
+       {kGpt2}},
+      {{"mpt", "olmo"}, {kGpt2}, true},  // GPT-NeoX's vocabulary
+      {{"smollm", "starcoder", "refact", "minerva-7b", "exaone"}, {R"(\p{N})", kGpt2}},
+      {{"command-r"}, {R"(\p{N})", kGpt2}, true},
+      {{"falcon"}, {R"([\p{P}$+<=>^~|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
+      {{"default"}, {R"([\p{P}$+<=>^~|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
+      {{"deepseek-llm"},
+       {R"([\r\n])", kDeepseekLetters, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)",
+        "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"}},
+      {{"deepseek-coder"},
+       {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"}},
+      {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepseekV3}},
+      {{"poro-chat", "bloom"}, {kBloom}},
+      {{"viking"}, {kBloom, R"(\p{N})"}},
+  };
+  return rules;
 }
 
 }  // namespace
 
-void Pretokenizer::add_gpt2_split() {
-  add_split(Regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
-}
+void Pretokenizer::add_gpt2_split() { add_split(Regex(kGpt2)); }
 
-std::vector<std::string> Pretokenizer::split(std::string text) const {
+std::vector<std::string> Pretokenizer::split(std::string text, bool at_start) const {
   std::vector<std::string> pieces;
   if (!text.empty()) pieces.push_back(std::move(text));
   for (const Step& step : steps_) {
     std::vector<std::string> next;
     for (std::string& piece : pieces) {
       if (!step.pattern) {
-        next.push_back(piece[0] == ' ' ? std::move(piece) : " " + piece);
+        std::string marked = replace_text(piece, " ", step.mark);
+        const bool wanted =
+            step.prefix == Prefix::always || (step.prefix == Prefix::first && at_start && next.empty());
+        if (wanted && marked.rfind(step.mark, 0) != 0) marked = step.mark + marked;
+        next.push_back(std::move(marked));
         continue;
       }
       for (const Span& span : cut(*step.pattern, piece, step.behavior))
@@ -208,22 +269,21 @@ std::vector<std::string> Pretokenizer::split(std::string text) const {
   return pieces;
 }
 
-Pretokenizer pretokenizer_by_name(const std::string& name) {
-  Pretokenizer rule;
-  if (name == "llama-bpe" || name == "llama3" || name == "llama-v3") {
-    rule.add_split(Regex(llama3_pattern(R"(\p{N}{1,3})")));
-  } else if (name == "qwen2") {
-    rule.add_split(Regex(llama3_pattern(R"(\p{N})")));
-  } else if (name == "smollm" || name == "starcoder" || name == "refact" || name == "command-r") {
-    rule.add_split(Regex(R"(\p{N})"));
-    rule.add_gpt2_split();
-  } else if (name == "gpt-2") {
-    rule.add_gpt2_split();
-  } else {
-    throw Error(fmt::format("unknown pre-tokenizer \"{}\"", name), "tokenizer.ggml.pre",
-                "known: gpt-2, llama-bpe (llama3, llama-v3), qwen2, smollm (starcoder, refact, command-r)");
+NamedRule rule_by_name(const std::string& name) {
+  std::string known;
+  for (const NamedPatterns& row : known_rules()) {
+    if (std::find(row.names.begin(), row.names.end(), name) == row.names.end()) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", fmt::join(row.names, ", "));
+      continue;
+    }
+    NamedRule rule;
+    if (row.nfc) rule.normalizer.add_nfc();
+    for (const std::string& pattern : row.patterns) rule.pretokenizer.add_split(Regex(pattern));
+    rule.ignore_merges = row.ignore_merges;
+    rule.add_bos = row.add_bos;
+    return rule;
   }
-  return rule;
+  throw Error(fmt::format("unknown pre-tokenizer \"{}\"", name), "tokenizer.ggml.pre", "known: " + known);
 }
 
 }  // namespace nano

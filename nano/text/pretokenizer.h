@@ -1,7 +1,7 @@
 // What happens to a text before BPE: it is normalised (Normalizer), then cut into pieces that are tokenised apart
 // (Pretokenizer): "it's 12" → "it", "'s", " ", "12". Both are part of a model, as its merges are: another rule gives
-// other ids and a worse model, unnoticed. So an unknown rule is an Error. Not here: lower case, NFKC and Metaspace, and
-// where a piece stood in the text as it was given.
+// other ids and a worse model, unnoticed. So an unknown rule is an Error. Not here: lower case, NFKC, and where a piece
+// stood in the text as it was given.
 #pragma once
 
 #include <functional>
@@ -47,7 +47,8 @@ class Normalizer {
   void add_prepend(std::string prefix) {  // in front of every text that is not empty
     steps_.push_back({Step::Kind::prepend, "", std::move(prefix)});
   }
-  std::string normalize(std::string text) const;  // valid UTF-8 in and out
+  // Valid UTF-8 in and out. `at_start` false: a part of a text, without the prefix.
+  std::string normalize(std::string text, bool at_start = true) const;
 
  private:
   struct Step {
@@ -66,20 +67,32 @@ class Pretokenizer {
     steps_.push_back({std::move(pattern), behavior});
   }
   void add_gpt2_split();  // GPT-2's pattern, which ByteLevel with use_regex means
-  // " " in front of every piece that has none (ByteLevel's add_prefix_space).
-  void add_leading_space() { steps_.push_back({std::nullopt, SplitBehavior::isolated}); }
+  // Metaspace: " " becomes `mark`, and a piece that does not begin with one gets one in front: every piece, only the
+  // first of a whole text, or none. ByteLevel's add_prefix_space is the mark " ".
+  enum class Prefix { always, first, never };
+  void add_space_mark(std::string mark, Prefix prefix) {
+    steps_.push_back({std::nullopt, SplitBehavior::isolated, std::move(mark), prefix});
+  }
 
-  std::vector<std::string> split(std::string text) const;
+  // `at_start`: `text` is the beginning of the whole text, not what follows an added token.
+  std::vector<std::string> split(std::string text, bool at_start = true) const;
 
  private:
   struct Step {
-    std::optional<Regex> pattern;  // none: the leading space
+    std::optional<Regex> pattern;  // none: the space mark
     SplitBehavior behavior;
+    std::string mark = "";
+    Prefix prefix = Prefix::never;
   };
   std::vector<Step> steps_;
 };
 
-// The rule behind GGUF's tokenizer.ggml.pre. Error: unknown, with the list of the known.
-Pretokenizer pretokenizer_by_name(const std::string& name);
+// What GGUF's tokenizer.ggml.pre stands for. Error: unknown, with the list of the known.
+struct NamedRule {
+  Normalizer normalizer;  // the file does not state it: it is what the tokenizer.json of such models does
+  Pretokenizer pretokenizer;
+  bool ignore_merges = false, add_bos = false;
+};
+NamedRule rule_by_name(const std::string& name);
 
 }  // namespace nano

@@ -7,7 +7,7 @@
 
 #include "base/error.h"          // Error
 #include "text/chat_template.h"  // RenderedSpan
-#include "text/utf8.h"           // find_invalid_utf8, last_character, LossyUtf8
+#include "text/utf8.h"           // find_invalid_utf8, first_character, LossyUtf8
 
 namespace nano {
 namespace {
@@ -38,7 +38,8 @@ Tokenizer::Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer norma
 
 void Tokenizer::add_added_token(AddedToken token) {
   at(token.id);
-  if (!token.content.empty()) added_[token.content] = token;
+  if (token.normalized) token.content = normalizer_.normalize(token.content);
+  if (!token.content.empty()) (token.normalized ? added_normalized_ : added_).emplace(token.content, token);
 }
 
 void Tokenizer::mark_special(int32_t id) {
@@ -46,7 +47,10 @@ void Tokenizer::mark_special(int32_t id) {
   Token& token = tokens_[size_t(id)];
   token.special = true;
   model_.forbid(id);
-  if (!added_.count(token.text)) add_added_token({id, token.text});
+  const auto is_it = [id](const auto& entry) { return entry.second.id == id; };
+  if (std::none_of(added_.begin(), added_.end(), is_it) &&
+      std::none_of(added_normalized_.begin(), added_normalized_.end(), is_it))
+    add_added_token({id, token.text});
 }
 
 void Tokenizer::add_stop_id(int32_t id) {
@@ -70,14 +74,14 @@ bool Tokenizer::allowed(const AddedToken& token, size_t begin, const EncodeOptio
 }
 
 // The longest allowed token that text[begin, …) begins with.
-const AddedToken* Tokenizer::find_added(std::string_view text, size_t begin,
+const AddedToken* Tokenizer::find_added(const AddedTokens& added, std::string_view text, size_t begin,
                                         const EncodeOptions& options) const {
   std::string_view rest = text.substr(begin);
   for (;;) {
     // All tokens that `rest` begins with sort before it. The last one before it is either the longest of them, or
     // tells that they all lie within what it has in common with `rest`.
-    auto next = added_.upper_bound(rest);
-    if (next == added_.begin()) return nullptr;
+    auto next = added.upper_bound(rest);
+    if (next == added.begin()) return nullptr;
     const auto& [content, token] = *std::prev(next);
     size_t common = size_t(std::mismatch(content.begin(), content.end(), rest.begin(), rest.end()).first -
                            content.begin());
@@ -90,29 +94,69 @@ const AddedToken* Tokenizer::find_added(std::string_view text, size_t begin,
   }
 }
 
-std::vector<Tokenizer::Segment> Tokenizer::cut_added(std::string_view text,
+std::vector<Tokenizer::Segment> Tokenizer::cut_added(const AddedTokens& added, std::string_view text,
                                                      const EncodeOptions& options) const {
   std::vector<Segment> segments;
-  size_t done = 0;  // everything before it is in a segment
+  size_t done = 0;   // where the text that is in no segment yet begins
+  size_t space = 0;  // the end of the last white space that was swallowed
   for (size_t i = 0; i < text.size();) {
-    const AddedToken* token = find_added(text, i, options);
+    const AddedToken* token = find_added(added, text, i, options);
     if (!token) {
       ++i;
       continue;
     }
-    std::string_view before = text.substr(done, i - done);
-    done = i + token->content.size();
+    // The search goes on right behind the token itself, so a token of white space that was swallowed is found again,
+    // and what follows it is text again: as in the reference. Only one that swallows what is before it is gone then.
+    std::string_view before = text.substr(0, i);
+    size_t end = i += token->content.size();
+    if (token->rstrip) {
+      space = std::max(space, end);
+      while (size_t size = space_at_start(text.substr(space))) space += size;
+      end = space;
+    }
+    if (token->lstrip && end <= done) continue;
+    before.remove_prefix(std::min(done, before.size()));
     if (token->lstrip)
       while (!before.empty() && space_at_start(before.substr(before.size() - last_character(before))) > 0)
         before.remove_suffix(last_character(before));
-    if (token->rstrip)
-      while (size_t size = space_at_start(text.substr(done))) done += size;
     if (!before.empty()) segments.push_back({before, -1});
     segments.push_back({{}, token->id});
-    i = done;
+    done = end;
   }
   if (done < text.size()) segments.push_back({text.substr(done), -1});
   return segments;
+}
+
+// Where `ranges` of the text lie in what normalising makes of text[begin, end), which has `size` bytes. Parts that are
+// normalised apart join to the whole where nothing composes across their ends; a range grows until that is so.
+std::vector<Tokenizer::ByteRange> Tokenizer::normalized_ranges(std::string_view text, size_t begin,
+                                                               size_t end, size_t size,
+                                                               std::span<const ByteRange> ranges) const {
+  const auto normalize = [&](size_t from, size_t to) {
+    return normalizer_.normalize(std::string(text.substr(from, to - from)), from == begin);
+  };
+  // Nothing composes across `edge`. ASCII characters compose with nothing in front of them, so those bound the view.
+  const auto clean = [&](size_t edge) {
+    size_t low = edge, high = edge;
+    while (low > begin && uint8_t(text[--low]) >= 0x80) {
+    }
+    while (high < end && uint8_t(text[high]) >= 0x80) ++high;
+    return normalize(low, edge) + normalize(edge, high) == normalize(low, high);
+  };
+  std::vector<ByteRange> out;
+  size_t done = begin, done_size = 0;
+  for (const ByteRange& range : ranges) {
+    if (range.second <= done || range.first >= end) continue;
+    size_t first = std::max(range.first, done), last = std::min(range.second, end);
+    while (first > done && !clean(first)) first -= last_character(text.substr(0, first));
+    while (last < end && !clean(last)) last += first_character(text.substr(last));
+    done_size += normalize(done, first).size();
+    out.push_back({done_size, done_size + normalize(first, last).size()});
+    done_size = out.back().second;
+    done = last;
+  }
+  if (done_size + normalize(done, end).size() != size) return {{0, size}};  // nowhere can one be sure
+  return out;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
@@ -123,13 +167,27 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
         "send UTF-8");
   std::vector<int32_t> ids;
   if (options.add_special_tokens) ids = prefix_ids;
-  for (const Segment& segment : cut_added(text, options)) {
+  for (const Segment& segment : cut_added(added_, text, options)) {
     if (segment.id >= 0) {
       ids.push_back(segment.id);
       continue;
     }
-    for (const std::string& piece : pretokenizer_.split(normalizer_.normalize(std::string(segment.text))))
-      model_.encode(piece, ids);
+    const size_t begin = size_t(segment.text.data() - text.data());
+    const std::string normal = normalizer_.normalize(std::string(segment.text));
+    EncodeOptions inner = options;
+    std::vector<ByteRange> foreign;
+    if (!added_normalized_.empty() && !options.foreign.empty())
+      foreign = normalized_ranges(text, begin, begin + segment.text.size(), normal.size(), options.foreign);
+    inner.foreign = foreign;
+    for (const Segment& part : cut_added(added_normalized_, normal, inner)) {
+      if (part.id >= 0) {
+        ids.push_back(part.id);
+        continue;
+      }
+      const bool at_start = begin == 0 && part.text.data() == normal.data();
+      for (const std::string& piece : pretokenizer_.split(std::string(part.text), at_start))
+        model_.encode(piece, ids);
+    }
   }
   if (options.add_special_tokens) ids.insert(ids.end(), suffix_ids.begin(), suffix_ids.end());
   return ids;

@@ -29,11 +29,12 @@ class GgufFile;       // checkpoint/gguf.h
 struct RenderedSpan;  // text/chat_template.h
 
 // A token that is cut out of the text before anything else looks at it ("<|im_start|>", "<tool_call>"): the leftmost
-// first, at one place the longest.
+// first, at one place the longest; those that are `normalized` after the others, in what normalising made of the rest.
 struct AddedToken {
   int32_t id = -1;
   std::string content;                  // "" is never found
   bool lstrip = false, rstrip = false;  // swallows the white space in front, behind
+  bool normalized = false;              // its content is normalised too
 };
 
 class Tokenizer {
@@ -44,7 +45,7 @@ class Tokenizer {
     bool special = false;
   };
   Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer normalizer, Pretokenizer pretokenizer);
-  void add_added_token(AddedToken token);  // Error: no such id
+  void add_added_token(AddedToken token);  // of two with one text the first counts; Error: no such id
   void mark_special(int32_t id);           // from now on, whatever the file says; -1: nothing
   void add_stop_id(int32_t id);            // and marks it special; -1: nothing
 
@@ -86,14 +87,19 @@ class Tokenizer {
     std::string_view text;
     int32_t id;  // -1: text that is still to be tokenised
   };
-  const Token& at(int32_t id) const;  // Error: no such id
+  using AddedTokens = std::map<std::string, AddedToken, std::less<>>;  // by content
+  const Token& at(int32_t id) const;                                   // Error: no such id
   bool allowed(const AddedToken& token, size_t begin, const EncodeOptions& options) const;
-  const AddedToken* find_added(std::string_view text, size_t begin, const EncodeOptions& options) const;
-  std::vector<Segment> cut_added(std::string_view text, const EncodeOptions& options) const;
+  const AddedToken* find_added(const AddedTokens& added, std::string_view text, size_t begin,
+                               const EncodeOptions& options) const;
+  std::vector<Segment> cut_added(const AddedTokens& added, std::string_view text,
+                                 const EncodeOptions& options) const;
+  std::vector<ByteRange> normalized_ranges(std::string_view text, size_t begin, size_t end, size_t size,
+                                           std::span<const ByteRange> ranges) const;
 
   std::vector<Token> tokens_;
   std::unordered_map<std::string, int32_t> ids_by_text_;
-  std::map<std::string, AddedToken, std::less<>> added_;  // by content
+  AddedTokens added_, added_normalized_;
   Normalizer normalizer_;
   Pretokenizer pretokenizer_;
   BpeModel model_;

@@ -98,8 +98,7 @@ BpeModel make_model(const GgufFile& file, const Vocabulary& v, BpeModel::Options
   for (size_t i = 0; i < v.texts.size(); ++i) model.add_token(int32_t(i), v.texts[i], !v.ordinary(i));
   if (v.sentencepiece) {
     for (size_t i = 0; i < v.texts.size(); ++i)
-      if (v.is(i, Kind::normal) || v.is(i, Kind::user_defined))
-        model.add_merges_into(v.texts[i], -v.scores[i]);
+      if (v.is(i, Kind::normal) || v.is(i, Kind::user_defined)) model.add_cost(int32_t(i), -v.scores[i]);
     return model;
   }
   double rank = 0;
@@ -149,7 +148,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   Normalizer normalizer;
   Pretokenizer pretokenizer;
   BpeModel::Options options;
-  bool space_prefix = false;
+  bool space_prefix = false, add_bos = sentencepiece;
   if (sentencepiece) {
     if (file.get_bool(kPrefix + "remove_extra_whitespaces", false))
       throw Error("removing extra white space is not supported", kPrefix + "remove_extra_whitespaces");
@@ -165,9 +164,11 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
       throw Error(
           "the file does not name its pre-tokenizer", kPrefix + "pre",
           "convert the model again with a current converter, or write the key (for example \"gpt-2\")");
-    const std::string pre = file.get_string(kPrefix + "pre");
-    pretokenizer = pretokenizer_by_name(pre);
-    options.ignore_merges = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+    NamedRule rule = rule_by_name(file.get_string(kPrefix + "pre"));
+    normalizer = std::move(rule.normalizer);
+    pretokenizer = std::move(rule.pretokenizer);
+    options.ignore_merges = rule.ignore_merges;
+    add_bos = rule.add_bos;
   }
 
   auto out = std::make_unique<Tokenizer>(make_tokens(v), make_model(file, v, options), std::move(normalizer),
@@ -176,7 +177,6 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   out->strip_leading_space = space_prefix;
   add_added_tokens(v, *out);
   read_ids(file, v, *out);
-  const bool add_bos = sentencepiece || options.ignore_merges;  // Llama 3's too
   out->add_bos = file.get_bool(kPrefix + "add_bos_token", add_bos) && out->bos_id >= 0;
   out->add_eos = file.get_bool(kPrefix + "add_eos_token", false) && out->eos_id >= 0;
   if (out->add_bos) out->prefix_ids = {out->bos_id};

@@ -103,7 +103,7 @@ struct Vocabulary {
   std::set<int32_t> added_ids, special_ids;
 };
 
-void read_added_tokens(const Json& list, const Normalizer& normalizer, Vocabulary& v) {
+void read_added_tokens(const Json& list, Vocabulary& v) {
   for (const Json& item : items(list)) {
     AddedToken token;
     token.id = get_id(item.at("id"), INT32_MAX);
@@ -113,10 +113,7 @@ void read_added_tokens(const Json& list, const Normalizer& normalizer, Vocabular
     if (get_or(item, "single_word", false))
       throw Error("single_word of \"" + token.content + "\" is not supported");
     const bool special = get_or(item, "special", false);
-    // To be looked for in the normalised text: that is where it stands if normalising leaves it as it is.
-    if (get_or(item, "normalized", !special) && normalizer.normalize(token.content) != token.content)
-      throw Error("the normalizer changes the added token \"" + token.content + "\"", "",
-                  "write \"normalized\": false if it is to be found as it stands");
+    token.normalized = get_or(item, "normalized", !special);
     v.added_ids.insert(token.id);
     if (special) v.special_ids.insert(token.id);
     v.added.push_back(std::move(token));
@@ -176,6 +173,19 @@ void read_split(const Json& json, Pretokenizer& out) {
   out.add_split(std::move(regex), SplitBehavior(found - std::begin(kNames)));
 }
 
+void read_metaspace(const Json& json, Pretokenizer& out) {
+  constexpr const char* kSchemes[] = {"always", "first", "never"};
+  const std::string mark = json.at("replacement");
+  // Files of the first years say add_prefix_space: true or false in place of a scheme.
+  const bool prefix = get_or(json, "add_prefix_space", true);
+  const std::string scheme = get_or(json, "prepend_scheme", std::string(prefix ? "always" : "never"));
+  auto found = std::find(std::begin(kSchemes), std::end(kSchemes), scheme);
+  if (found == std::end(kSchemes)) throw Error("unknown prepend_scheme \"" + scheme + "\"");
+  if (mark.empty()) throw Error("the replacement of a Metaspace is empty");
+  out.add_space_mark(mark, Pretokenizer::Prefix(found - std::begin(kSchemes)));
+  if (get_or(json, "split", true)) out.add_split(Regex(mark, true), SplitBehavior::merged_with_next);
+}
+
 // `byte_level` becomes true at a ByteLevel step, which must be the last: after it the text is no longer text.
 void read_pretokenizer(const Json& json, Pretokenizer& out, bool& byte_level) {
   const std::string type = json.at("type");
@@ -186,11 +196,13 @@ void read_pretokenizer(const Json& json, Pretokenizer& out, bool& byte_level) {
     const bool each = get_or(json, "individual_digits", false);
     out.add_split(Regex(R"(\p{N})"), each ? SplitBehavior::isolated : SplitBehavior::contiguous);
   } else if (type == "ByteLevel") {
-    if (get_or(json, "add_prefix_space", true)) out.add_leading_space();
+    if (get_or(json, "add_prefix_space", true)) out.add_space_mark(" ", Pretokenizer::Prefix::always);
     if (get_or(json, "use_regex", true)) out.add_gpt2_split();
     byte_level = true;
+  } else if (type == "Metaspace") {
+    read_metaspace(json, out);
   } else {
-    unsupported("pre-tokenizer", type, "ByteLevel, Digits, Sequence, Split");
+    unsupported("pre-tokenizer", type, "ByteLevel, Digits, Metaspace, Sequence, Split");
   }
 }
 
@@ -360,7 +372,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
   read_steps("normalizer", "normalizers", [&](const Json& step) { read_normalizer(step, normalizer); });
   read_steps("pre_tokenizer", "pretokenizers",
              [&](const Json& step) { read_pretokenizer(step, pretokenizer, byte_level); });
-  read_member(root, "added_tokens", where, [&](const Json& json) { read_added_tokens(json, normalizer, v); });
+  read_member(root, "added_tokens", where, [&](const Json& json) { read_added_tokens(json, v); });
   read_member(root, "model", where, [&](const Json& json) {
     // Files of the first years state no type; only BPE has merges.
     const std::string type = get_or(json, "type", std::string(has(json, "merges") ? "BPE" : ""));
@@ -374,7 +386,10 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
                                          std::move(pretokenizer));
   out->replace_each_byte = decoder.byte_fallback;
   out->strip_leading_space = decoder.strip_leading_space;
-  for (AddedToken& token : v.added) out->add_added_token(std::move(token));
+  for (bool special :
+       {true, false})  // of two that normalise to one text the first counts, special ones before others
+    for (const AddedToken& token : v.added)
+      if (v.special_ids.count(token.id) == size_t(special)) out->add_added_token(token);
   read_steps("post_processor", "processors", [&](const Json& step) { read_post_processor(step, *out); });
   return out;
 }
