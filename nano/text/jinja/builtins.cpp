@@ -1,94 +1,181 @@
-// What a template can do with values: one table of filters, tests, methods and functions, and behind it the syntax that
-// has no name. The parser has checked that each exists, has its required arguments and no others.
-// What is missing here is refused, never guessed.
+// What a template can do with values: a table of filters, tests, methods and functions. strings.cpp has those
+// on strings, operators.cpp the syntax that has no name. The parser has checked that each exists, has its required
+// arguments and no others. What is missing here is refused, never guessed.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <ctime>
+#include <iterator>
 
 #include <fmt/format.h>
 
 #include "text/jinja/jinja.h"  // Builtin, Context, Value
+#include "text/utf8.h"         // first_character
 
 namespace nano::jinja {
 namespace {
 
-const Text& string_of(Context& c, const Value& v) { return *c.expect(v, Kind::string).text; }
 Items& dict_of(Context& c, const Value& v) { return *c.expect(v, Kind::dict).items; }
 
-bool contains(Context& c, const Value& container, const Value& item) {
-  if (container.is(Kind::string)) return find(c, *container.text, string_of(c, item), 0) != std::string::npos;
-  const std::vector<Value> items = iterate(c, container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(c, v, item); });
-}
-
+// Those of a dict: its pairs, values or keys.
+template <Kind kind, bool keys, bool values>
 Value items(Context& c, const Args& a) {
+  if (kind == Kind::generator && !a[0].given()) return c.collect(kind, {});  // the filter takes this, too
   const Items& dict = dict_of(c, a[0]);
-  std::vector<Value> out;
-  for (size_t i = 0; i < dict.keys.size(); ++i) out.push_back(c.list({dict.keys[i], dict.values[i]}));
-  return c.list(std::move(out));
+  std::vector<Value> out = !keys ? dict.values : dict.keys;
+  if (keys && values)
+    for (size_t i = 0; i < out.size(); ++i) out[i] = c.collect(Kind::tuple, {{out[i], dict.values[i]}});
+  return c.collect(kind, {std::move(out)});
 }
 
-Value get(Context& c, const Args& a) {
+Value get_or(Context& c, const Args& a) {
   dict_of(c, a[0]);
-  const Value found = get_item(c, {a[0], a[1]});
+  const Value found = get(c, a[0], a[1]);
   return found.given() ? found : a[2].given() ? a[2] : Value{.kind = Kind::none};
 }
 
-template <bool left, bool right>
-Value stripped(Context& c, const Args& a) {
-  const Text& text = string_of(c, a[0]);
-  const std::string_view characters = a[1].given() ? std::string_view(string_of(c, a[1]).bytes) : kWhiteSpace;
-  const std::string_view kept = strip(text.bytes, characters, left, right);
-  return c.string(text.slice(size_t(kept.data() - text.bytes.data()), kept.size()));
+// An attribute as filters name it: "name", and no path.
+Value attribute(Context& c, const Value& item, const Value& name) {
+  const std::string& text = string_of(c, name).bytes;
+  if (text.find_first_of(".,0123456789") == 0 || text.find_first_of(".,") != text.npos)
+    c.fail("unsupported: a path as an attribute");
+  return get(c, item, name);
 }
 
-Value trim(Context& c, const Args& a) { return stripped<true, true>(c, {c.string(to_text(c, a[0])), a[1]}); }
-
-Value split(Context& c, const Args& a) {
-  const Text &text = string_of(c, a[0]), &separator = string_of(c, a[1]);
-  if (separator.bytes.empty()) c.fail("empty separator");
-  std::vector<Value> parts;
-  for (size_t at = 0;;) {
-    const size_t end = find(c, text, separator, at);
-    parts.push_back(c.string(text.slice(at, end - at)));
-    if (end == std::string::npos) return c.list(std::move(parts));
-    at = end + separator.bytes.size();
+// The filter or test of that name on a subject; its arguments begin at a[from].
+Value apply(Context& c, Builtin::Kind kind, const Value& name, Value subject, const Args& a, size_t from) {
+  const Builtin& builtin = *find_builtin(kind, name.text->bytes);
+  Args operands(1 + builtin.params.size());
+  operands[0] = std::move(subject);
+  for (size_t i = from; i < a.size(); ++i) {
+    const size_t place = i - from;
+    if (a[i].given() ? builtin.params[place].empty() : place < builtin.required)
+      c.fail(fmt::format("'{}': an argument too few or too many", builtin.name));
+    operands[1 + place] = a[i];
   }
-}
-
-Value join(Context& c, const Args& a) {
-  Text out;
-  const std::vector<Value> parts = iterate(c, a[0]);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0 && a[1].given()) c.append(out, to_text(c, a[1]));
-    c.append(out, to_text(c, parts[i]));
-  }
-  return c.string(std::move(out));
-}
-
-Value replace(Context& c, const Args& a) {
-  if (string_of(c, a[1]).bytes.empty()) c.fail("unsupported: replace of an empty string");
-  return join(c, {split(c, a), c.string(string_of(c, a[2]))});
+  return builtin.call(c, operands);
 }
 
 // The items of a[0] that pass a test, or whose attribute a[1] does; the test's name and its argument come next.
 template <bool keep, bool by_attribute>
 Value select(Context& c, const Args& a) {
-  if (by_attribute && string_of(c, a[1]).bytes.find('.') != std::string::npos)
-    c.fail("unsupported: a path as an attribute");
-  const Value &test = a[by_attribute ? 2 : 1], &argument = a[by_attribute ? 3 : 2];
-  const Builtin* builtin = test.given() ? find_builtin(Builtin::test, test.text->bytes) : nullptr;
+  const Value& test = a[by_attribute ? 2 : 1];
   std::vector<Value> out;
-  for (const Value& item : iterate(c, a[0])) {
-    const Value subject = by_attribute ? get_item(c, {item, a[1]}) : item;
-    if (truthy(builtin ? builtin->call(c, {subject, argument}) : subject) == keep) out.push_back(item);
+  for (const Value& item : iterate(c, truthy(a[0]) ? a[0] : Value{})) {  // none of none, too
+    Value subject = by_attribute ? attribute(c, item, a[1]) : item;
+    if (test.given()) subject = apply(c, Builtin::test, test, std::move(subject), a, by_attribute ? 3 : 2);
+    if (truthy(subject) == keep) out.push_back(item);
   }
+  return c.collect(Kind::generator, {std::move(out)});
+}
+
+// filter, its two arguments, attribute, default
+Value map(Context& c, const Args& a) {
+  if (a[1].given() == a[4].given()) c.fail("map: needs a filter or an attribute");
+  std::vector<Value> out;
+  for (const Value& item : iterate(c, truthy(a[0]) ? a[0] : Value{})) {
+    out.push_back(a[1].given() ? apply(c, Builtin::filter, a[1], item, {a[2], a[3]}, 0)
+                               : attribute(c, item, a[4]));
+    if (!out.back().given() && a[5].given()) out.back() = a[5];
+  }
+  return c.collect(Kind::generator, {std::move(out)});
+}
+
+// What sort, unique … compare: an item or its attribute, strings without regard to case.
+std::vector<std::pair<Value, Value>> keyed(Context& c, const std::vector<Value>& items, const Value& name,
+                                           bool case_sensitive) {
+  std::vector<std::pair<Value, Value>> out;
+  for (const Value& item : items) {
+    Value key = name.given() && !name.is(Kind::none) ? attribute(c, item, name) : item;
+    if (key.is(Kind::string) && !case_sensitive) key = find_builtin(Builtin::filter, "lower")->call(c, {key});
+    out.emplace_back(std::move(key), item);
+  }
+  return out;
+}
+
+Value sorted(Context& c, std::vector<std::pair<Value, Value>> items, bool reverse) {
+  std::stable_sort(items.begin(), items.end(), [&](const auto& x, const auto& y) {
+    return reverse ? compare(c, y.first, x.first) < 0 : compare(c, x.first, y.first) < 0;
+  });
+  std::vector<Value> out;
+  for (auto& [key, item] : items) out.push_back(std::move(item));
   return c.list(std::move(out));
 }
 
+Value sort(Context& c, const Args& a) {
+  return sorted(c, keyed(c, iterate(c, a[0]), a[3], truthy(a[2])), truthy(a[1]));
+}
+
+Value dictsort(Context& c, const Args& a) {
+  const Value pairs = items<Kind::list, true, true>(c, a);
+  const bool by_value = a[2].given() && c.expect(a[2], Kind::string).text->bytes == "value";
+  auto by = keyed(c, items<Kind::list, true, false>(c, a).items->values, {}, truthy(a[1]));
+  if (by_value) by = keyed(c, dict_of(c, a[0]).values, {}, truthy(a[1]));
+  for (size_t i = 0; i < by.size(); ++i) by[i].second = pairs.items->values[i];
+  return sorted(c, std::move(by), truthy(a[3]));
+}
+
+Value unique(Context& c, const Args& a) {
+  std::vector<Value> out, seen;
+  for (const auto& [key, item] : keyed(c, iterate(c, a[0]), a[2], truthy(a[1]))) {
+    const Value& wanted = key;
+    const auto is_it = [&](const Value& other) { return equal(c, other, wanted); };
+    if (std::any_of(seen.begin(), seen.end(), is_it)) continue;
+    seen.push_back(key), out.push_back(item);
+  }
+  return c.collect(Kind::generator, {std::move(out)});
+}
+
+template <bool largest>
+Value extreme(Context& c, const Args& a) {
+  const Value all = sorted(c, keyed(c, iterate(c, a[0]), a[2], truthy(a[1])), largest);
+  return get(c, all, integer(0));
+}
+
+template <bool at_end>
+Value end_item(Context& c, const Args& a) {
+  if (at_end && a[0].is(Kind::generator)) c.fail("a generator has no last item");
+  const std::vector<Value>& items = iterate(c, a[0]);
+  return items.empty() ? Value{} : at_end ? items.back() : items.front();
+}
+
+Value range(Context& c, const Args& a) {
+  const int64_t first = int_of(c, a[1], 0), step = int_of(c, a[3], 1);
+  const int64_t begin = a[2].given() ? first : 0, end = a[2].given() ? int_of(c, a[2], 0) : first;
+  if (step == 0) c.fail("range() by steps of 0");
+  std::vector<Value> out;
+  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
+    c.charge(1);
+    out.push_back(integer(i));
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return c.collect(Kind::view, {std::move(out)});
+}
+
 Value length(Context& c, const Args& a) {
-  if (a[0].is_number() || a[0].is(Kind::none))
+  if (a[0].is(Kind::string)) {
+    int64_t n = 0;
+    std::string_view rest = a[0].text->bytes;
+    for (; !rest.empty(); ++n) rest.remove_prefix(first_character(rest));
+    c.charge(a[0].text->bytes.size() / 32);
+    return integer(n);
+  }
+  if (a[0].given() && (!a[0].items || a[0].is(Kind::generator) || a[0].is(Kind::name_space)))
     c.fail(fmt::format("a {} has no length", kind_name(a[0].kind)));
-  return integer(int64_t(iterate(c, a[0]).size()));
+  return integer(a[0].given() ? int64_t(a[0].items->values.size()) : 0);
+}
+
+Value to_int(Context& c, const Args& a) {
+  const Value otherwise = a[1].given() ? a[1] : integer(0);
+  if (a[0].is_int()) return integer(a[0].integer);
+  if (a[0].is(Kind::real) && std::abs(a[0].real) < 9e18) return integer(int64_t(a[0].real));
+  if (!a[0].is(Kind::string)) return otherwise;
+  const std::string_view text = strip(a[0].text->bytes, kWhiteSpace, true, true);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return integer(number);
+  if (text.find_first_of("0123456789") == text.npos) return otherwise;
+  c.fail(fmt::format("unsupported: the text '{}' as an integer", text));
 }
 
 Value default_value(Context& c, const Args& a) {
@@ -96,20 +183,8 @@ Value default_value(Context& c, const Args& a) {
   return !use ? a[0] : a[1].given() ? a[1] : c.string("", Text::kOwn);
 }
 
-Value tojson(Context& c, const Args& a) {
-  if (truthy(a[1])) c.fail("unsupported: ensure_ascii");
-  if (a[2].given() && (!a[2].is_int() || a[2].integer < 0 || a[2].integer > 16))
-    c.fail("indent must be 0 to 16");
-  Text out;
-  to_json(c, a[0], a[2].given() ? int(a[2].integer) : -1, 0, out);
-  return c.string(std::move(out));
-}
-
-template <bool at_end>
-Value starts(Context& c, const Args& a) {
-  const std::string &text = string_of(c, a[0]).bytes, &part = string_of(c, a[1]).bytes;
-  const size_t at = at_end && part.size() < text.size() ? text.size() - part.size() : 0;
-  return boolean(text.compare(at, part.size(), part) == 0);
+[[noreturn]] Value refuse_change(Context& c, const Args&) {
+  c.fail("a template cannot change a list or mapping, only make a new one");
 }
 
 Value local_time(Context& c, const Args& a) {
@@ -130,141 +205,82 @@ Value is_a(Context&, const Args& a) {
   return boolean((a[0].is(kinds) || ...));
 }
 
+template <bool ordered, int sign>  // sign: of the comparison; `ordered` takes equal ones, too
+Value is_order(Context& c, const Args& a) {
+  const int order = compare(c, a[0], a[1]) * sign;
+  return boolean(order > 0 || (ordered && order == 0));
+}
+
 using B = Builtin;
 using C = Context;
 using A = const Args&;
-// Filters take what is no string by its text; nothing is escaped, so that `safe` has nothing to do.
 constexpr Builtin kBuiltins[] = {
+    {B::filter, "count", {}, 0, length},
+    {B::filter, "d", {"default_value", "boolean"}, 0, default_value},
     {B::filter, "default", {"default_value", "boolean"}, 0, default_value},
-    {B::filter, "items", {}, 0, items},
-    {B::filter, "join", {"d"}, 0, join},
+    {B::filter, "dictsort", {"case_sensitive", "by", "reverse"}, 0, dictsort},
+    {B::filter, "first", {}, 0, end_item<false>},
+    {B::filter, "int", {"default"}, 0, to_int},
+    {B::filter, "items", {}, 0, items<Kind::generator, true, true>},
+    {B::filter, "last", {}, 0, end_item<true>},
     {B::filter, "length", {}, 0, length},
     {B::filter, "list", {}, 0, [](C& c, A a) { return c.list(iterate(c, a[0])); }},
+    {B::filter, "map", {"filter", "0", "1", "attribute", "default"}, 0, map},
+    {B::filter, "max", {"case_sensitive", "attribute"}, 0, extreme<true>},
+    {B::filter, "min", {"case_sensitive", "attribute"}, 0, extreme<false>},
     {B::filter, "reject", {"test", "argument"}, 0, select<false, false>},
-    {B::filter, "safe", {}, 0, [](C&, A a) { return a[0]; }},
+    {B::filter, "rejectattr", {"attribute", "test", "argument"}, 1, select<false, true>},
+    {B::filter, "select", {"test", "argument"}, 0, select<true, false>},
     {B::filter, "selectattr", {"attribute", "test", "argument"}, 1, select<true, true>},
-    {B::filter, "string", {}, 0, [](C& c, A a) { return c.string(to_text(c, a[0])); }},
-    {B::filter, "tojson", {"ensure_ascii", "indent"}, 0, tojson},
-    {B::filter, "trim", {"chars"}, 0, trim},
+    {B::filter, "sort", {"reverse", "case_sensitive", "attribute"}, 0, sort},
+    {B::filter, "unique", {"case_sensitive", "attribute"}, 0, unique},
 
+    {B::test, "!=", {"other"}, 1, [](C& c, A a) { return boolean(!equal(c, a[0], a[1])); }},
+    {B::test, "==", {"other"}, 1, is_equal},
+    {B::test, "boolean", {}, 0, is_a<Kind::boolean>},
     {B::test, "defined", {}, 0, [](C&, A a) { return boolean(a[0].given()); }},
     {B::test, "eq", {"other"}, 1, is_equal},
     {B::test, "equalto", {"other"}, 1, is_equal},
     {B::test, "false", {}, 0, [](C&, A a) { return boolean(a[0].is(Kind::boolean) && !truthy(a[0])); }},
+    {B::test, "float", {}, 0, is_a<Kind::real>},
+    {B::test, "ge", {"other"}, 1, is_order<true, 1>},
+    {B::test, "gt", {"other"}, 1, is_order<false, 1>},
     {B::test, "in", {"seq"}, 1, [](C& c, A a) { return boolean(contains(c, a[1], a[0])); }},
-    {B::test, "iterable", {}, 0, is_a<Kind::string, Kind::list, Kind::dict, Kind::undefined>},
+    {B::test, "integer", {}, 0, is_a<Kind::integer>},
+    {B::test, "iterable",
+     {},
+     0,
+     is_a<Kind::string, Kind::list, Kind::tuple, Kind::view, Kind::generator, Kind::dict, Kind::undefined>},
+    {B::test, "le", {"other"}, 1, is_order<true, -1>},
+    {B::test, "lt", {"other"}, 1, is_order<false, -1>},
     {B::test, "mapping", {}, 0, is_a<Kind::dict>},
+    {B::test, "ne", {"other"}, 1, [](C& c, A a) { return boolean(!equal(c, a[0], a[1])); }},
     {B::test, "none", {}, 0, is_a<Kind::none>},
-    {B::test, "sequence", {}, 0, is_a<Kind::string, Kind::list, Kind::dict, Kind::undefined>},
+    {B::test, "number", {}, 0, [](C&, A a) { return boolean(a[0].is_number()); }},
+    {B::test, "sequence", {}, 0, is_a<Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::undefined>},
     {B::test, "string", {}, 0, is_a<Kind::string>},
     {B::test, "true", {}, 0, [](C&, A a) { return boolean(a[0].is(Kind::boolean) && truthy(a[0])); }},
     {B::test, "undefined", {}, 0, is_a<Kind::undefined>},
 
-    {B::method, "endswith", {"suffix"}, 1, starts<true>},
-    {B::method, "get", {"key", "default"}, 1, get},
-    {B::method, "items", {}, 0, items},
-    {B::method, "lstrip", {"chars"}, 0, stripped<true, false>},
-    {B::method, "replace", {"old", "new"}, 2, replace},
-    {B::method, "rstrip", {"chars"}, 0, stripped<false, true>},
-    {B::method, "split", {"sep"}, 1, split},
-    {B::method, "startswith", {"prefix"}, 1, starts<false>},
-    {B::method, "strip", {"chars"}, 0, stripped<true, true>},
+    {B::method, "append", {"x"}, 0, refuse_change},
+    {B::method, "extend", {"x"}, 0, refuse_change},
+    {B::method, "get", {"key", "default"}, 1, get_or},
+    {B::method, "items", {}, 0, items<Kind::view, true, true>},
+    {B::method, "keys", {}, 0, items<Kind::view, true, false>},
+    {B::method, "pop", {"x", "default"}, 0, refuse_change},
+    {B::method, "update", {"x"}, 0, refuse_change},
+    {B::method, "values", {}, 0, items<Kind::view, false, true>},
 
     {B::function, "raise_exception", {"message"}, 1, raise},
+    {B::function, "range", {"first", "second", "step"}, 1, range},
     {B::function, "strftime_now", {"format"}, 1, local_time}};
-
-Value collect_pairs(Context& c, Kind kind, const Args& a) {
-  Items items;
-  for (size_t i = 0; i < a.size(); i += 2) {
-    if (!a[i].is(Kind::string)) c.fail("unsupported: a dict key that is not a string");
-    c.charge(items.keys.size() / 16);
-    items.set(a[i], a[i + 1]);
-  }
-  return c.collect(kind, std::move(items));
-}
 
 }  // namespace
 
-// --- syntax without a name
-Value get_item(Context& c, const Args& a) {  // x[key] and x.key: undefined if x has no such item
-  const Value &object = c.given(a[0]), &key = a[1];
-  const Value missing{.name = key.is(Kind::string) ? &key.text->bytes : nullptr};
-  if (key.is(Kind::string) && (object.is(Kind::dict) || object.is(Kind::name_space))) {
-    c.charge(object.items->keys.size() / 16);
-    const Value* found = object.items->find(key.text->bytes);
-    return found ? *found : missing;
-  }
-  if (!key.is_int() || (!object.is(Kind::list) && !object.is(Kind::string))) return missing;
-  const std::vector<Value> items = iterate(c, object);
-  const int64_t n = int64_t(items.size()), i = key.integer < 0 ? key.integer + n : key.integer;
-  return i >= 0 && i < n ? items[size_t(i)] : missing;
-}
-
-Value slice(Context& c, const Args& a) {  // x[begin:end:step], as Python's slice.indices
-  if (!a[0].is(Kind::string) && !a[0].is(Kind::list))
-    c.fail(fmt::format("a slice of {}", kind_name(a[0].kind)));
-  for (size_t i = 1; i < 4; ++i)
-    if (a[i].given() && !a[i].is_int()) c.fail("unsupported: slice bounds that are not integers");
-  const std::vector<Value> items = iterate(c, a[0]);
-  const int64_t n = int64_t(items.size());
-  const int64_t step = a[3].given() ? std::clamp(a[3].integer, -n - 1, n + 1) : 1;
-  if (step == 0) c.fail("slice step cannot be zero");
-  const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
-  const auto bound = [&](const Value& b, int64_t open) {
-    return b.given() ? std::clamp(b.integer < 0 ? b.integer + n : b.integer, low, high) : open;
-  };
-  const int64_t begin = bound(a[1], step > 0 ? low : high), end = bound(a[2], step > 0 ? high : low);
-  std::vector<Value> chosen;
-  for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) chosen.push_back(items[size_t(i)]);
-  const Value list = c.list(std::move(chosen));
-  return a[0].is(Kind::list) ? list : join(c, {list, {}});
-}
-
-Value make_list(Context& c, const Args& a) { return c.list(a); }
-// Both: key, value, key, value …
-Value make_dict(Context& c, const Args& a) { return collect_pairs(c, Kind::dict, a); }
-Value make_namespace(Context& c, const Args& a) { return collect_pairs(c, Kind::name_space, a); }
-
-Value negate(Context&, const Args& a) { return boolean(!truthy(a[0])); }
-
-Value set_attribute(Context& c, const Args& a) {  // namespace, attribute, value
-  c.expect(a[0], Kind::name_space).items->set(a[1], a[2]);
-  return {};
-}
-
-Value binary(Context& c, std::string_view op, const Value& a, const Value& b) {
-  if (op == "==") return boolean(equal(c, a, b));
-  if (op == "!=") return boolean(!equal(c, a, b));
-  if (op == "in") return boolean(contains(c, b, a));
-  if (op == "not in") return boolean(!contains(c, b, a));
-  if (op == "~" || (op == "+" && a.is(Kind::string) && b.is(Kind::string))) {
-    Text out = to_text(c, a);
-    c.append(out, to_text(c, b));
-    return c.string(std::move(out));
-  }
-  if (op == "+" && a.is(Kind::list) && b.is(Kind::list)) {
-    std::vector<Value> values = a.items->values;
-    values.insert(values.end(), b.items->values.begin(), b.items->values.end());
-    return c.list(std::move(values));
-  }
-  if (!c.given(a).is_int() || !c.given(b).is_int())
-    c.fail(fmt::format("unsupported: {} {} {}", kind_name(a.kind), op, kind_name(b.kind)));
-  const int64_t x = a.integer, y = b.integer;
-  if (op == "<") return boolean(x < y);
-  if (op == "<=") return boolean(x <= y);
-  if (op == ">") return boolean(x > y);
-  if (op == ">=") return boolean(x >= y);
-  if (op == "%" && y <= 0) c.fail("unsupported: % of something that is not positive");
-  if (op == "%") return integer(x % y < 0 ? x % y + y : x % y);  // has the sign of y, in Python
-  int64_t result = 0;
-  if (op == "+" ? __builtin_add_overflow(x, y, &result) : __builtin_sub_overflow(x, y, &result))
-    c.fail("a number is beyond 64 bits");
-  return integer(result);
-}
-
 const Builtin* find_builtin(Builtin::Kind kind, std::string_view name) {
-  for (const Builtin& builtin : kBuiltins)
-    if (builtin.kind == kind && name == builtin.name) return &builtin;
+  for (const std::span<const Builtin> table : {std::span<const Builtin>(kBuiltins), kStringBuiltins})
+    for (const Builtin& builtin : table)
+      if (builtin.kind == kind && name == builtin.name) return &builtin;
   return nullptr;
 }
 

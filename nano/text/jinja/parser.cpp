@@ -1,6 +1,7 @@
 // A template's source to a tree, by recursive descent with Jinja's precedence. Everything that is unsupported (a
 // statement, an operator, a filter, a test, a method, an argument) is found here, when the template is compiled.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,14 +17,19 @@ constexpr int kMaxDepth = 300;    // of the tree: a + b + c … makes a deep one
 
 // Binary operators, each row binding tighter than those before; `not` as the comparisons.
 const Words kOperators[] = {{"or"},     {"and"}, {"==", "!=", "<", "<=", ">", ">=", "in", "not in"},
-                            {"+", "-"}, {"~"},   {"%"}};
+                            {"+", "-"}, {"~"},   {"*", "/", "//", "%"}};
 constexpr size_t kComparison = 2;
 
 class Parser : Scanner {
  public:
   explicit Parser(std::string_view source) : Scanner(source) {}
 
-  Node run() { return block({}); }
+  Node run() {
+    Node program = block({});
+    for (const auto& [called, line] : called_)
+      if (!macros_.contains(called)) fail(fmt::format("unsupported function '{}'", called), line);
+    return program;
+  }
 
  private:
   struct Level {  // expressions and blocks recurse through here
@@ -78,6 +84,12 @@ class Parser : Scanner {
     if (word == "if") return if_statement();
     if (word == "for") return for_statement();
     if (word == "set") return set_statement();
+    if (word == "macro") return macro_statement();
+    if (word == "filter")
+      return make(Op::output, "", captured("endfilter", arguments(Builtin::filter, name(), body_text())));
+    // What transformers marks as the model's own words when it trains on them; the text is the body's.
+    if (word == "generation") return make(Op::output, "", captured("endgeneration", body_text()));
+    if ((word == "break" || word == "continue") && loops_ > 0) return make(Op::jump, word);
     fail(fmt::format("unsupported statement '{}'", word), passed_line_);
   }
 
@@ -106,7 +118,7 @@ class Parser : Scanner {
     Node iterable = binary(0);  // not expression(): here `if` chooses items
     Node condition = skip("if") ? expression() : missing();
     close_tag();
-    Node body = block({"else", "endfor"});
+    Node body = inner_block({"else", "endfor"}, loops_ + 1);
     Node other = else_block("endfor");
     return make(Op::for_, "", std::move(targets), std::move(iterable), std::move(condition), std::move(body),
                 std::move(other));
@@ -115,9 +127,64 @@ class Parser : Scanner {
   Node set_statement() {
     Node variable = make(Op::name, name());
     const std::string_view attribute = skip(".") ? name() : "";
-    expect("=");
-    if (attribute.empty()) return make(Op::set, variable.text, expression());
-    return make_call(set_attribute, std::move(variable), make(Op::string, attribute), expression());
+    if (!is("=") && !is("|") && !is("")) unexpected("'='");
+    Node value = skip("=") ? expression() : captured("endset", body_text());
+    if (attribute.empty()) return make(Op::set, variable.text, std::move(value));
+    return make_call(set_attribute, std::move(variable), make(Op::string, attribute), std::move(value));
+  }
+
+  // A block whose variables are its own, with so many loops around that it can break.
+  Node inner_block(const Words& ends, int loops) {
+    const int outer = std::exchange(loops_, loops);
+    ++scopes_;
+    Node body = block(ends);
+    --scopes_;
+    loops_ = outer;
+    return body;
+  }
+
+  Node body_text() const { return make(Op::name, "|"); }
+  // {% set x | f %} … {% endset %} and their like, at what filters the body's text.
+  Node captured(std::string_view end, Node value) {
+    value = filters(std::move(value));
+    close_tag();
+    Node body = inner_block({end}, 0);
+    expect(end);
+    return make(Op::capture, "", std::move(body), std::move(value));
+  }
+
+  Node macro_statement() {
+    // Jinja's macros see the variables around them; here these are the template's own, so that no scope outlives its
+    // block.
+    if (scopes_ > 0) fail("unsupported: a macro inside a loop, a macro or a block set", passed_line_);
+    Node macro = make(Op::macro, name());
+    if (find_builtin(Builtin::function, macro.text)) fail("unsupported: a macro with a function's name");
+    macros_.insert(macro.text);
+    expect("(");
+    std::vector<Node> params;
+    while (!skip(")")) {
+      const std::string_view param = name();
+      params.push_back(make(Op::set, param, skip("=") ? expression() : missing()));
+      if (!is(")")) expect(",");
+    }
+    close_tag();
+    add(macro, inner_block({"endmacro"}, 0));
+    expect("endmacro");
+    for (Node& param : params) add(macro, std::move(param));
+    return macro;
+  }
+
+  Node macro_call(std::string_view name) {
+    called_.emplace_back(name, passed_line_);
+    Node out = make(Op::macro_call, name);
+    for (expect("("); !skip(")");) {
+      const bool named = is_name(word_) && word_after() == "=";
+      const std::string_view param = named ? next() : "";
+      if (named) expect("=");
+      add(out, make(Op::set, param, expression()));
+      if (!is(")")) expect(",");
+    }
+    return out;
   }
 
   // --- expressions
@@ -149,28 +216,34 @@ class Parser : Scanner {
   Node unary() {
     if (!skip("-")) return postfix(primary());
     const Level level(*this);
-    return make(Op::binary, "-", make(Op::integer, "0"), unary());
+    return make(Op::binary, "-", make(Op::number, "0"), unary());
   }
 
   Node primary() {
-    if (skip("[")) return items(make_list, "]");
-    if (skip("{")) return items(make_dict, "}");
+    if (skip("[")) return items(make_call(make_list), "]");
+    if (skip("{")) return items(make_call(make_dict), "}", ":");
     if (skip("(")) {
+      if (is(")")) return items(make_call(make_tuple), ")");
       Node inner = expression();
-      expect(")");
-      return inner;
+      if (skip(")")) return inner;
+      if (!skip(",")) unexpected("')'");
+      return items(make_call(make_tuple, std::move(inner)), ")");
     }
     if (is_string(word_)) return string();
     if (!word_.empty() && is_digit(word_[0])) {
-      if (!std::all_of(word_.begin(), word_.end(), is_digit) || word_.size() > 18)
+      const size_t dot = std::min(word_.find('.'), word_.size() - 1);  // only digits on both sides
+      const auto digits = std::count_if(word_.begin(), word_.end(), is_digit);
+      if (word_.size() > 18 || size_t(digits) + (word_[dot] == '.') != word_.size() || word_.back() == '.')
         fail(fmt::format("unsupported number '{}'", word_));
-      return make(Op::integer, next());
+      return make(Op::number, next());
     }
     if (!is_name(word_) || any_of({"and", "or", "not", "in", "is", "if", "else"}, word_))
       unexpected("an expression");
     const std::string_view name = next();
     if (!is("(")) return make(Op::name, name);
-    if (name == "namespace" && skip("(")) return items(make_namespace, ")");
+    if (name == "namespace" && skip("(")) return items(make_call(make_namespace), ")", "=");
+    if (name == "dict" && skip("(")) return items(make_call(make_dict), ")", "=");
+    if (!find_builtin(Builtin::function, name)) return macro_call(name);
     return arguments(Builtin::function, name, missing());
   }
 
@@ -188,11 +261,12 @@ class Parser : Scanner {
   }
 
   // Behind an opening bracket: [a, b], {'k': a}, namespace(k=a). The keys are kids, too, each before its value.
-  Node items(Function function, std::string_view close) {
-    Node out = make_call(function);
+  Node items(Node out, std::string_view close, std::string_view behind_key = "") {
     while (!skip(close)) {
-      if (function == make_dict) add(out, expression()), expect(":");
-      if (function == make_namespace) add(out, make(Op::string, name())), expect("=");
+      if (!behind_key.empty()) {
+        add(out, behind_key == ":" ? expression() : make(Op::string, name()));
+        expect(behind_key);
+      }
       add(out, expression());
       if (!is(close)) expect(",");
     }
@@ -208,8 +282,8 @@ class Parser : Scanner {
         if (is("(")) {
           object = arguments(Builtin::method, member, std::move(object));
         } else {
-          check_attribute(object, member);
-          object = make_call(get_item, std::move(object), make(Op::string, member));
+          const Function function = is_method(object, member) ? get_method_name : get_item;
+          object = make_call(function, std::move(object), make(Op::string, member));
         }
       } else {
         return object;
@@ -217,14 +291,13 @@ class Parser : Scanner {
     }
   }
 
-  void check_attribute(const Node& object, std::string_view member) const {
+  bool is_method(const Node& object, std::string_view member) const {
     static const Words methods = {"clear", "copy",    "fromkeys",   "get",    "items", "keys",
                                   "pop",   "popitem", "setdefault", "update", "values"};
-    if (any_of(methods, member))  // Python would take the method, not the key
-      fail(fmt::format("'{0}' is a method of every mapping, write ['{0}'] for the key", member));
     if (object.op == Op::name && object.text == "loop" &&
-        !any_of({"index", "index0", "first", "last", "length"}, member))
+        std::find(std::begin(kLoopNames), std::end(kLoopNames), member) == std::end(kLoopNames))
       fail(fmt::format("unsupported: loop.{}", member));
+    return any_of(methods, member);
   }
 
   Node subscript(Node object) {
@@ -256,8 +329,7 @@ class Parser : Scanner {
     const Builtin* builtin = find_builtin(kind, function);
     if (!builtin) fail(fmt::format("unsupported {} '{}'", kKinds[kind], function));
     const auto wrong = [&](const std::string& problem) { fail(fmt::format("'{}': {}", function, problem)); };
-    Words params(builtin->params.begin(), builtin->params.end());
-    params.erase(std::find(params.begin(), params.end(), ""), params.end());
+    const Words params(builtin->params.begin(), std::find(builtin->params.begin(), builtin->params.end(), ""));
     std::vector<Node> given(params.size(), missing());
     size_t place = 0;
     for (bool more = skip("("); more && !skip(")"); ++place) {
@@ -268,9 +340,11 @@ class Parser : Scanner {
       }
       if (place >= params.size() || given[place].op != Op::missing) wrong("unsupported: too many arguments");
       given[place] = expression();
-      const bool names_test = given[place].op == Op::string && find_builtin(Builtin::test, given[place].text);
-      if (params[place] == "test" && !names_test)
-        fail(fmt::format("unsupported test '{}'", given[place].text));
+      if (const std::string_view role = params[place]; role == "test" || role == "filter") {
+        const bool known = find_builtin(role == "test" ? Builtin::test : Builtin::filter, given[place].text);
+        if (given[place].op != Op::string || !known)
+          fail(fmt::format("unsupported {} '{}'", role, given[place].text));
+      }
       if (!is(")")) expect(",");
     }
     for (size_t i = 0; i < builtin->required; ++i)
@@ -280,7 +354,9 @@ class Parser : Scanner {
     return node;
   }
 
-  int depth_ = 0;
+  int depth_ = 0, loops_ = 0, scopes_ = 0;
+  std::set<std::string, std::less<>> macros_;
+  std::vector<std::pair<std::string, int>> called_;  // what must be macros, and in which line
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include "base/error.h"  // Error
 #include "text/jinja/jinja.h"  // Context, Value, Text
@@ -37,12 +38,19 @@ std::string_view strip(std::string_view text, std::string_view characters, bool 
 // --- Items
 Value* Items::find(std::string_view key) {
   for (size_t i = 0; i < keys.size(); ++i)
-    if (keys[i].text->bytes == key) return &values[i];
+    if (keys[i].is(Kind::string) && keys[i].text->bytes == key) return &values[i];
+  return nullptr;
+}
+
+Value* Items::find(const Value& key) {
+  if (key.is(Kind::string)) return find(key.text->bytes);
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (keys[i].is_int() && key.is_int() && keys[i].integer == key.integer) return &values[i];
   return nullptr;
 }
 
 void Items::set(const Value& key, const Value& value) {
-  Value* known = find(key.text->bytes);
+  Value* known = find(key);
   if (!known) keys.push_back(key);
   (known ? *known : values.emplace_back()) = value;
 }
@@ -85,7 +93,7 @@ Value Context::string(const std::string& text, char origin) {
 Value Context::collect(Kind kind, Items items) {
   charge(1 + items.values.size());
   for (const Value& value : items.values)
-    if (value.is(Kind::list) || value.is(Kind::dict))
+    if (value.kind >= Kind::list && value.kind <= Kind::dict)
       items.depth = std::max(items.depth, value.items->depth + 1);
   if (items.depth > kMaxValueDepth) fail(fmt::format("values nested deeper than {}", kMaxValueDepth));
   return {.kind = kind, .items = &items_.emplace_back(std::move(items))};
@@ -112,8 +120,9 @@ Value Context::from_json(const nlohmann::ordered_json& json, char origin, int de
 
 // --- Python's meaning
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[] = {"undefined", "none", "boolean", "integer",   "real number",
-                                           "string",    "list", "mapping", "namespace", "function"};
+  static constexpr const char* kNames[] = {
+      "undefined", "none",  "boolean",           "integer",   "real number", "string",  "list",
+      "tuple",     "range or view of a mapping", "generator", "mapping",     "namespace", "function"};
   return kNames[int(kind)];
 }
 
@@ -122,25 +131,41 @@ bool truthy(const Value& v) {
   if (v.is_int()) return v.integer != 0;
   if (v.is(Kind::real)) return v.real != 0;
   if (v.is(Kind::string)) return !v.text->bytes.empty();
-  return (!v.is(Kind::list) && !v.is(Kind::dict)) || !v.items->values.empty();
+  const bool sized = v.is_sequence() || v.is(Kind::view) || v.is(Kind::dict);  // generators are true
+  return !sized || !v.items->values.empty();
 }
 
 bool equal(Context& c, const Value& a, const Value& b) {
   c.charge(1);
   if (a.is_int() && b.is_int()) return a.integer == b.integer;
-  if (a.is_number() && b.is_number())
-    return (a.is(Kind::real) ? a.real : double(a.integer)) == (b.is(Kind::real) ? b.real : double(b.integer));
+  if (a.is_number() && b.is_number()) return a.number() == b.number();
   if (a.kind != b.kind) return false;
   if (a.is(Kind::string)) return a.text->bytes == b.text->bytes;
-  if (!a.is(Kind::list) && !a.is(Kind::dict)) return a.items == b.items;
+  if (!a.is_sequence() && !a.is(Kind::dict)) return a.items == b.items && a.macro == b.macro;
   const std::vector<Value>&x = a.items->values, &y = b.items->values;
   if (x.size() != y.size()) return false;
   for (size_t i = 0; i < x.size(); ++i) {
     c.charge(a.items->keys.size() / 16);
-    const Value* other = a.is(Kind::list) ? &y[i] : b.items->find(a.items->keys[i].text->bytes);
+    const Value* other = a.is_sequence() ? &y[i] : b.items->find(a.items->keys[i]);
     if (!other || !equal(c, x[i], *other)) return false;
   }
   return true;
+}
+
+int compare(Context& c, const Value& a, const Value& b) {
+  c.charge(1);
+  if (a.is_int() && b.is_int()) return a.integer < b.integer ? -1 : a.integer > b.integer;
+  if (a.is_number() && b.is_number()) return a.number() < b.number() ? -1 : a.number() > b.number();
+  if (a.is(Kind::string) && b.is(Kind::string)) {
+    c.charge(std::min(a.text->bytes.size(), b.text->bytes.size()) / 32);
+    return a.text->bytes.compare(b.text->bytes);  // UTF-8's order is that of the characters
+  }
+  if (!a.is_sequence() || a.kind != b.kind)
+    c.fail(fmt::format("{} and {} have no order", kind_name(c.given(a).kind), kind_name(c.given(b).kind)));
+  const std::vector<Value>&x = a.items->values, &y = b.items->values;
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+    if (!equal(c, x[i], y[i])) return compare(c, x[i], y[i]);
+  return x.size() < y.size() ? -1 : x.size() > y.size();
 }
 
 size_t find(Context& c, const Text& text, const Text& what, size_t from) {
@@ -151,24 +176,57 @@ size_t find(Context& c, const Text& text, const Text& what, size_t from) {
   return found;
 }
 
-std::vector<Value> iterate(Context& c, const Value& v) {
-  std::vector<Value> out;
-  if (v.is(Kind::list) || v.is(Kind::dict)) {
-    out = v.is(Kind::list) ? v.items->values : v.items->keys;
-  } else if (v.is(Kind::string)) {
-    const std::string_view bytes = v.text->bytes;
-    for (size_t at = 0, size; at < bytes.size(); at += size) {
-      size = first_character(bytes.substr(at));
-      out.push_back(c.string(v.text->slice(at, size)));
-    }
-  } else if (v.given()) {
+const std::vector<Value>& iterate(Context& c, const Value& v) {
+  if (v.is_sequence() || v.is(Kind::view)) return v.items->values;
+  if (v.is(Kind::dict)) return v.items->keys;
+  if (v.given() && !v.is(Kind::string) && !v.is(Kind::generator))
     c.fail(fmt::format("a {} is not iterable", kind_name(v.kind)));
+  std::vector<Value> out;
+  if (v.is(Kind::generator)) out.swap(v.items->values);
+  const std::string_view bytes = v.is(Kind::string) ? std::string_view(v.text->bytes) : "";
+  for (size_t at = 0, size; at < bytes.size(); at += size) {
+    size = first_character(bytes.substr(at));
+    out.push_back(c.string(v.text->slice(at, size)));
   }
-  c.charge(out.size() / 16);
-  return out;
+  return c.list(std::move(out)).items->values;
 }
 
 // --- text
+namespace {
+
+// As Python's repr(): what cannot be seen is escaped. Python has no broken UTF-8; here its bytes are, too.
+std::string python_quoted(std::string_view text) {
+  const bool has_single = text.find('\'') != text.npos, has_double = text.find('"') != text.npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (size_t size; !text.empty(); text.remove_prefix(size)) {
+    size = first_character(text);
+    utf8proc_int32_t code = 0;
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+    const bool broken = utf8proc_iterate(bytes, utf8proc_ssize_t(size), &code) < 0;
+    const auto category = broken ? UTF8PROC_CATEGORY_CN : utf8proc_category(code);
+    const size_t known = std::string_view("\n\r\t").find(text[0]);
+    if (broken) code = bytes[0];
+    if (text[0] == quote || text[0] == '\\')
+      out += std::string("\\") + text[0];
+    else if (known != std::string::npos)
+      out += std::string("\\") + "nrt"[known];
+    else if (code == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS))
+      out += text.substr(0, size);
+    else
+      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                              : fmt::format("\\U{:08x}", code);
+  }
+  return out + quote;
+}
+
+std::string json_quoted(const std::string& text, bool ascii) {
+  return nlohmann::json(text).dump(-1, ' ', ascii, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
 Text to_text(Context& c, const Value& v) {
   if (v.is(Kind::string)) return *v.text;
   std::string s;
@@ -177,44 +235,54 @@ Text to_text(Context& c, const Value& v) {
   if (v.is(Kind::integer)) s = std::to_string(v.integer);
   if (v.is(Kind::real)) s = fmt::format("{}", v.real);
   if (v.is(Kind::real) && s.find_first_of(".en") == std::string::npos) s += ".0";
-  if (v.kind > Kind::string)
-    c.fail(fmt::format("unsupported: printing a {} (tojson can)", kind_name(v.kind)));
-  return {s, std::string(s.size(), Text::kOwn)};
+  Text out{s, std::string(s.size(), Text::kOwn)};
+  if (v.kind > Kind::string) write(c, v, {.python = true}, 0, out);
+  return out;
 }
 
-// As json.dumps(v, ensure_ascii=False). What it adds to the values is foreign, too: the template does not show it.
-void to_json(Context& c, const Value& v, int indent, int level, Text& out) {
-  const auto put = [&](const std::string& s, char origin) {
+// What it adds to the values is foreign, too: the template does not show it.
+void write(Context& c, const Value& v, const Notation& n, int level, Text& out) {
+  const auto put = [&](const std::string& s, char origin = Text::kForeign) {
     c.append(out, {s, std::string(s.size(), origin)});
   };
   const auto new_line = [&](int at_level) {
-    if (indent >= 0) put("\n" + std::string(size_t(indent * at_level), ' '), Text::kForeign);
+    if (n.indent >= 0) put("\n" + std::string(size_t(n.indent * at_level), ' '));
   };
   const auto quote = [&](const Text& text) {
     c.charge(text.bytes.size() / 16);
     const bool own = text.origin.find(Text::kForeign) == std::string::npos;
-    const std::string shown =
-        nlohmann::json(text.bytes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    put("\"", Text::kForeign);
+    const std::string shown = n.python ? python_quoted(text.bytes) : json_quoted(text.bytes, n.ascii);
+    put(shown.substr(0, 1));
     put(shown.substr(1, shown.size() - 2), own ? Text::kOwn : Text::kForeign);
-    put("\"", Text::kForeign);
+    put(shown.substr(0, 1));
   };
   c.charge(1);
   if (v.is(Kind::string)) return quote(*v.text);
-  if (v.is(Kind::none)) return put("null", Text::kForeign);
-  if (v.is(Kind::boolean)) return put(v.integer ? "true" : "false", Text::kForeign);
-  if (v.is_number()) return c.append(out, to_text(c, v));
-  if (!v.is(Kind::list) && !v.is(Kind::dict))
-    c.fail(fmt::format("an {} value has no JSON", kind_name(v.kind)));
-  put(v.is(Kind::dict) ? "{" : "[", Text::kForeign);
-  for (size_t i = 0; i < v.items->values.size(); ++i) {
-    if (i > 0) put(indent < 0 ? ", " : ",", Text::kForeign);
+  if (v.is(Kind::none) && !n.python) return put("null");
+  if (v.is(Kind::boolean) && !n.python) return put(v.integer ? "true" : "false");
+  if (v.is_number() || v.is(Kind::none)) return c.append(out, to_text(c, v));
+  if (!v.is_sequence() && !v.is(Kind::dict))
+    c.fail(fmt::format("unsupported: printing a {}{}", kind_name(v.kind), n.python ? "" : " as JSON"));
+  const bool dict = v.is(Kind::dict), tuple = v.is(Kind::tuple) && n.python;
+  std::vector<size_t> order(v.items->values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto less = [&](size_t a, size_t b) { return compare(c, v.items->keys[a], v.items->keys[b]) < 0; };
+  if (n.sort_keys && dict) std::sort(order.begin(), order.end(), less);
+  put(dict ? "{" : tuple ? "(" : "[");
+  for (const size_t i : order) {
+    if (i != order[0]) put(n.item);
     new_line(level + 1);
-    if (v.is(Kind::dict)) quote(*v.items->keys[i].text), put(": ", Text::kForeign);
-    to_json(c, v.items->values[i], indent, level + 1, out);
+    if (dict) {
+      const Value& key = v.items->keys[i];
+      const bool shown = n.python || key.is(Kind::string);  // JSON has only strings as keys
+      if (key.is(Kind::boolean)) c.fail("unsupported: printing a boolean key");
+      write(c, shown ? key : c.string(to_text(c, key)), n, level, out);
+      put(n.key);
+    }
+    write(c, v.items->values[i], n, level + 1, out);
   }
-  if (!v.items->values.empty()) new_line(level);
-  put(v.is(Kind::dict) ? "}" : "]", Text::kForeign);
+  if (!order.empty()) new_line(level);
+  put(dict ? "}" : !tuple ? "]" : order.size() == 1 ? ",)" : ")");
 }
 
 }  // namespace nano::jinja
