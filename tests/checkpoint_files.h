@@ -47,10 +47,6 @@ inline void copy_checkpoint(const std::string& name, const TempDir& to) {
     write_bytes(to.file(entry.path().filename().string()), read_bytes(entry.path().string()));
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
-
 template <class T>
 std::string raw(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);

@@ -11,4 +11,8 @@ inline std::string data_path(const std::string& name) {
   return (root ? std::string(root) : std::string("tests")) + "/" + name;
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace nano_test

@@ -93,9 +93,6 @@ inline Ran run_nano(const std::vector<std::string>& args, const std::string& inp
 // The small model of the repository, and two questions that every test of the command line asks.
 inline std::string tiny() { return data_path("../lessons/models/tiny-Q8_0.gguf"); }
 inline int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // The small run that most tests want: no report, few tokens, reference device.
 inline std::vector<std::string> run_args(std::vector<std::string> more) {

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "app/explain.h"
 #include "base/vector_math.h"  // index_at_share
@@ -11,7 +13,6 @@
 
 using namespace nano;
 using nano_test::contains;
-using nano_test::lines;
 using nano_test::run_nano;
 using nano_test::temporary_file;
 using nano_test::tiny;
@@ -33,6 +34,13 @@ Json example(const std::function<std::string(int32_t)>& text) {
   SamplingParams p;
   p.temperature = 0.5f, p.top_k = 3, p.top_p = 0.9f;
   return explain(std::vector<float>{2, 1, 0, -1}, p, {{}, {}, {}, key_in(0.899, 0.901)}, true, text);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
 }
 
 double last_prob(const Json& candidate) { return candidate["probs"].back().get<double>(); }
@@ -123,7 +131,7 @@ TEST_CASE("explain: the example in sampler.h, each number") {
 TEST_CASE("explain: the table, with wide characters in line and control characters escaped") {
   const std::vector<std::string> texts = {" the", "世界", "\n\x7f\xc2\x85", "\xe4\xb8"};
   const Json json = example([&](int32_t id) { return texts[size_t(id)]; });
-  const std::vector<std::string> table = lines(explain_table(json, "token 3"));
+  const std::vector<std::string> table = lines_of(explain_table(json, "token 3"));
   REQUIRE(table.size() >= 8);
   CHECK(table[0].rfind("token 3: \"世界\"   random number 0.9", 0) == 0);
   CHECK(contains(table[0], "in [0.8808, 1.0000) of \"世界\""));
@@ -143,7 +151,7 @@ TEST_CASE("run --explain: its tokens are the answer's, for each prompt; n = 2 is
                 "--temperature", "0.9", "--top-p", "0.9", "--repetition-penalty", "1.3"});
   REQUIRE(json.exit_code == 0);
   int answers = 0;
-  for (const std::string& line : lines(json.out)) {
+  for (const std::string& line : lines_of(json.out)) {
     if (line.empty()) continue;
     const Json out = Json::parse(line);
     const Json& ids = out["outputs"][0]["token_ids"];

@@ -185,8 +185,8 @@ TEST_CASE("trace: names and error texts are JSON and UTF-8 whatever they contain
 TEST_CASE("trace: with a function for them, every token has its text") {
   TempFile file;
   StepResult result;
-  result.seqs.push_back({1, 2, {}, FinishReason::none, ""});
-  result.seqs.push_back({2, 1, {{17, {}, ""}, {18, {}, ""}}, FinishReason::none, ""});
+  result.seqs.push_back({1, 2, {}, {}});
+  result.seqs.push_back({2, 1, {{17, {}, ""}, {18, {}, ""}}, {}});
   TraceWriter trace(file.path, "{}");
   trace.text_of = [](int32_t id) { return id == 6 ? std::string("\xc3") : "t\"" + std::to_string(id); };
   trace.step(two_seqs(), result, {}, 0);

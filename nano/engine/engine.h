@@ -60,7 +60,7 @@ class Engine {
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
   // Benchmarks look at each step once it is done.
   std::function<void(const StepPlan&, const StepResult&)> on_step;
-  const std::string& request_id(SeqId id) const { return request_of_.at(id); }  // of a live sequence
+  const std::string& request_id(SeqId id) const { return live_.at(id).request->id; }  // of a live sequence
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
   size_t num_live_requests() const { return requests_.size(); }
