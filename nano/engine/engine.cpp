@@ -81,7 +81,9 @@ void Engine::abort(const std::string& request_id) {
 void Engine::finish(const std::string& request_id, int32_t index, FinishReason reason) {
   auto it = requests_.find(request_id);
   if (it == requests_.end()) return;
-  scheduler_.finish(it->second.seqs.at(size_t(index))->id, reason);
+  Request& request = it->second;
+  scheduler_.finish(request.seqs.at(size_t(index))->id, reason);
+  start(request, request.seqs.size());  // who waited for its prompt computes it then
   forget_finished();
 }
 
