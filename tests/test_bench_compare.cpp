@@ -322,7 +322,7 @@ TEST_CASE("bench compare passes on what a run complains of") {
            {"scheduling=static,foo",
             "error: scheduling=foo: build/nano bench throughput --scheduling: 'foo'"},
            {"block-size=16,0", "error: block-size=0: --block-size: 0 is out of range"},
-           {"max-model-len=64,99999", "error: max-model-len=99999: "},
+           {"max-model-len=256,99999", "error: max-model-len=99999: "},
            {"output-len=3,500000", "error: output-len=500000: "}}) {
     auto args =
         std::vector<std::string>{"bench", "compare", tiny(), "--vary", vary, "--num-prompts", "100000"};

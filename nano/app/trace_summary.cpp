@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "llm/output_json.h"  // filled, json_text
+#include "llm/output_json.h"  // filled, json_text, three_digits
 #include "app/terminal.h"     // print_stderr, read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_json
@@ -170,8 +170,8 @@ std::string kv_row(const Axis& axis) {
 std::string chart(const Summary& s, bool by_time) {
   const Axis axis{s, by_time};
   std::string out =
-      by_time ? fmt::format("a column is {:.3g} ms of {:.3g} ms: a longer step is wider\n",
-                            1000 * axis.unit(), 1000 * (s.end - s.begin))
+      by_time ? fmt::format("a column is {} ms of {} ms: a longer step is wider\n",
+                            three_digits(1000 * axis.unit()), three_digits(1000 * (s.end - s.begin)))
               : fmt::format("a column is {:.0f} of {} steps, however long they took\n", axis.unit(), s.steps);
   out +=
       "P prompt, d decode, . slot held by a finished row, x preempted (always shown);\n"
@@ -222,13 +222,14 @@ Json summary_json(const Summary& s) {
 
 const char* const kText =
     "requests      {requests}, {prompt_tokens} prompt tokens, {sampled_tokens} tokens sampled\n"
-    "steps         {steps}, {tokens} tokens computed; a step has {mean_batch_tokens:.1f} tokens of "
-    "{mean_batch_sequences:.1f} sequences on average, {max_running} ran at most\n"
+    "steps         {steps}, {tokens} tokens computed\n"
+    "a step has    {mean_batch_tokens} tokens of {mean_batch_sequences} sequences on average; {max_running} "
+    "ran at most\n"
     "preemptions   {preemptions}\n"
-    "prefix cache  {cached_tokens} tokens not computed again; {block_events_hit} blocks hit, "
+    "prefix cache  {cached_tokens} tokens not computed again; blocks: {block_events_hit} hit, "
     "{block_events_shared} shared with a sibling, {block_events_evicted} evicted\n"
-    "time          {seconds_wall:.3f} s: schedule {percent_schedule:.1f} %, forward {percent_forward:.1f} %, "
-    "sample {percent_sample:.1f} %, between steps {percent_between_steps:.1f} %\n";
+    "time          {seconds_wall} s: schedule {percent_schedule:.1f} %, forward {percent_forward:.1f} %, "
+    "sample {percent_sample:.1f} %, between {percent_between_steps:.1f} %\n";
 
 }  // namespace
 

@@ -140,13 +140,13 @@ std::string latency_text(const Json& result) {
     text += seconds.is_null() ? p + "% percentile latency: n too small\n"
                               : fmt::format("{0}% percentile latency: {{percentiles_{0}}} seconds\n", p);
   text += "Prefill: {prefill_tokens_per_second} tokens/s\n";
-  if (result["decode_tokens_per_second"].is_null()) return text;
+  if (result["decode_tokens_per_second"].is_null()) return filled(text, result);
   text += "Decode: {decode_tokens_per_second} tokens/s";
-  if (result["achieved_gb_per_second"].is_null()) return text + "\n";
+  if (result["achieved_gb_per_second"].is_null()) return filled(text + "\n", result);
   text +=
       ", {achieved_gb_per_second} GB/s read: {bandwidth_share} of the {read_gb_per_second} GB/s\n"
       "that these threads read from memory, measured before the run";
-  return text + (result["bandwidth_share"] > 1.0 ? " (above 1: the cache helps)\n" : "\n");
+  return filled(text + (result["bandwidth_share"] > 1.0 ? " (above 1: the cache helps)\n" : "\n"), result);
 }
 
 }  // namespace nano

@@ -117,8 +117,10 @@ Served measure_serve(LLM& llm, const ServeOptions& o, const Watch& watch) {
   LoadOptions warmup = o.load;
   warmup.num_prompts = o.num_warmups;
   warmup.request_rate = INFINITY;
-  warmup.seed = ~warmup.seed;  // other prompts, or the ones that count would be in the prefix cache
+  warmup.seed = ~warmup.seed;        // other prompts, or the ones that count would be in the prefix cache
+  loaded.engine->trace_to(nullptr);  // what warms up is not in the trace
   Drive(llm, o, warmup, watch).run();
+  loaded.engine->trace_to(loaded.trace.get());
 
   StepStats steps(loaded.engine->blocks().num_blocks(), loaded.engine->blocks().block_size(),
                   loaded.resolved.scheduler.max_num_batched_tokens);

@@ -12,7 +12,7 @@ namespace nano {
 struct ServeOptions {
   LoadOptions load;
   ReportOptions report;
-  int64_t num_warmups = 0;      // requests before the load that do not count
+  int64_t num_warmups = 4;      // requests before the load that do not count
   int64_t max_concurrency = 0;  // 0 = no limit
   double temperature = 0;
   bool ignore_eos = true;
