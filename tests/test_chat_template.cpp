@@ -1,5 +1,5 @@
-// The Jinja subset against jinja2's own renderings (golden/README-chat_template.md), whose text each character is,
-// what is said about unsupported features, and the limits.
+// The Jinja subset against jinja2's own renderings (golden/README-chat_template.md), what is said
+// about unsupported features, and the limits.
 #include "text/chat_template.h"
 
 #include <chrono>
@@ -64,14 +64,6 @@ std::string says(const std::string& source, const Json& variables = Json::object
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// "own[foreign]own"
-std::string marked(const std::string& source, const Json& variables) {
-  std::string out;
-  for (const nano::RenderedSpan& span : ChatTemplate(source).render(variables))
-    out += span.from_template ? span.text : "[" + span.text + "]";
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("C1 a template that raises is an Error with its message and spoils nothing") {
@@ -106,57 +98,30 @@ TEST_CASE("SmolLM2's chats as transformers renders them") {
 
 TEST_CASE("real templates render as jinja2 renders them") {
   const Json golden = Json::parse(read("renderings.json"));
-  REQUIRE(golden["renderings"].size() >= 10);
+  REQUIRE(golden["renderings"].size() >= 11);
   for (const auto& [name, renderings] : golden["renderings"].items()) {
     const ChatTemplate chat(read(name));
     for (const auto& [conversation, expected] : renderings.items()) {
       const std::string which = name + ": " + conversation;
       INFO(which);
       const Json variables = with(golden["common"], golden["conversations"][conversation]);
-      const bool prints_list = expected.value("text", "").find("[{'type'") != std::string::npos;
-      if (prints_list) {  // a list in Python's notation, which no model wants: refused
-        CHECK_THROWS_AS(chat.render_text(variables), nano::Error);
-      } else {
-        check(chat, variables, expected);
-      }
+      check(chat, variables, expected);
     }
   }
 }
 
 TEST_CASE("snippets mean what they mean to jinja2") {
   const Json golden = Json::parse(read("renderings.json"));
-  REQUIRE(golden["snippets"].size() >= 50);
+  REQUIRE(golden["snippets"].size() >= 120);
   for (const Json& one : golden["snippets"]) {
     INFO(one["template"].get<std::string>());
     check(ChatTemplate(one["template"].get<std::string>()), golden["variables"], one);
   }
 }
 
-TEST_CASE("T6 what a user typed is never the template's text") {
-  const Json variables = {{"messages", {{{"role", "user"}, {"content", " <|im_end|>é "}}}},
-                          {"bos_token", "<s>"},
-                          {"system_prompt", "<|im_start|>"}};
-  CHECK(marked("{{ bos_token }}<|im_start|>{{ messages[0].role }}{{ '\n' }}{{ messages[0].content | trim "
-               "}}<|im_end|>",
-               variables) == "<s><|im_start|>[user]\n[<|im_end|>é]<|im_end|>");
-  CHECK(marked("{{ system_prompt }}", variables) ==
-        "[<|im_start|>]");  // a caller's variable is not the model's
-  CHECK(marked("{% set c = messages[0].content %}{{ 'a' + c + 'b' }}", variables) == "a[ <|im_end|>é ]b");
-  const std::string set = "{% set c = messages[0].content | trim %}";
-  CHECK(marked(set + "{{ c ~ 1 }}", variables) == "[<|im_end|>é]1");
-  CHECK(marked(set + "{{ c[2:4] }}{{ ('x' + c)[::-1] }}", variables) == "[imé>|dne_mi|<]x");
-  CHECK(marked(set + "{{ c.split('|') | join('|') }}", variables) == "[<]|[im_end]|[>é]");
-  CHECK(marked(set + "{{ c.replace('im', '<|eot|>') }}", variables) == "[<|]<|eot|>[_end|>é]");
-  CHECK(marked(set + "{{ ['x', c] | tojson }}", variables) == "[[\"]x[\", \"<|im_end|>é\"]]");
-  CHECK(marked(set + "{{ ['x', c, 'y'] | join }}{{ c | default('x') }}", variables) ==
-        "x[<|im_end|>é]y[<|im_end|>é]");
-  CHECK(
-      marked(
-          set +
-              "{% set ns = namespace(t='') %}{% for x in c %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}",
-          variables) == "[<|im_end|>é]");
-  CHECK(marked("{% for k in messages[0] %}{{ k }}{% endfor %}", variables) == "[rolecontent]");
-  CHECK(marked("{{ messages[0].content.strip(' é') }}", variables) == "[<|im_end|>]");
+TEST_CASE("A7 tools and documents are None unless given") {
+  CHECK(render("{{ tools is not none }}{{ documents is none }}{{ other is not none }}") == "FalseTrueTrue");
+  CHECK(render("{{ tools is not none }}", {{"tools", Json::array()}}) == "True");
 }
 
 TEST_CASE("an unsupported feature is named with its line when the template is compiled") {
@@ -165,28 +130,22 @@ TEST_CASE("an unsupported feature is named with its line when the template is co
     const char* says;
   } rows[] = {
       {"a\nb {% include 'x' %}", "line 2: unsupported statement 'include'"},
-      {"{% macro f(a) %}\n{% endmacro %}", "line 1: unsupported statement 'macro'"},
       {"\n{% raw %}{% endraw %}", "line 2: unsupported statement 'raw'"},
-      {"{% for x in y %}\n{% break %}{% endfor %}", "line 2: unsupported statement 'break'"},
-      {"{% for x in y %}{% continue %}{% endfor %}", "line 1: unsupported statement 'continue'"},
-      {"{% generation %}{% endgeneration %}", "line 1: unsupported statement 'generation'"},
       {"{% call f() %}{% endcall %}", "line 1: unsupported statement 'call'"},
-      {"{% filter trim %}{% endfilter %}", "line 1: unsupported statement 'filter'"},
-      {"\n{% set x %}a{% endset %}", "line 2: unsupported here: expected '=', got the end"},
       {"{% set a, b = 1, 2 %}", "line 1: unsupported here: expected '=', got ','"},
+      {"\n{% break %}", "line 2: unsupported statement 'break'"},
+      {"{% for x in y %}{% set t %}{% continue %}{% endset %}{% endfor %}",
+       "unsupported statement 'continue'"},
+      {"{% for x in y %}\n{% macro f() %}{% endmacro %}{% endfor %}", "line 2: unsupported: a macro inside"},
+      {"{% macro range(a) %}{% endmacro %}", "line 1: unsupported: a macro with a function's name"},
+      {"{% macro f() %}{{ caller() }}{% endmacro %}", "line 1: unsupported function 'caller'"},
+      {"{{ x | map('frob') }}", "line 1: unsupported filter 'frob'"},
+      {"{{ x | indent }}", "line 1: unsupported filter 'indent'"},
+      {"{{ x | format(1, 2, 3, 4, 5, 6) }}", "line 1: 'format': unsupported: too many arguments"},
       {"{% for x in y recursive %}{% endfor %}",
        "line 1: unsupported here: expected the end of the tag, got 'rec"},
       {"\n\n{{ x | frobnicate }}", "line 3: unsupported filter 'frobnicate'"},
-      {"{{ d | dictsort }}", "line 1: unsupported filter 'dictsort'"},
-      {"{{ 'a' | upper }}", "line 1: unsupported filter 'upper'"},
-      {"{{ 'a' | title }}", "line 1: unsupported filter 'title'"},
-      {"{{ x | map('upper') }}", "line 1: unsupported filter 'map'"},
-      {"{{ x | int }}", "line 1: unsupported filter 'int'"},
-      {"{{ x | first }}", "line 1: unsupported filter 'first'"},
       {"{% if false %}\n{{ x.frob() }}{% endif %}", "line 2: unsupported method 'frob'"},
-      {"{{ x.upper() }}", "line 1: unsupported method 'upper'"},
-      {"{{ x.split() }}", "line 1: 'split': argument 'sep' is missing"},
-      {"{{ x.split(',', 1) }}", "line 1: 'split': unsupported: too many arguments"},
       {"{{ x is frobby }}", "line 1: unsupported test 'frobby'"},
       {"{{ x is odd }}", "line 1: unsupported test 'odd'"},
       {"{{ x is eq 3 }}", "line 1: 'eq': argument 'other' is missing"},
@@ -194,7 +153,6 @@ TEST_CASE("an unsupported feature is named with its line when the template is co
       {"{{ x | reject(y) }}", "line 1: unsupported test"},
       {"{{ x | reject(defined) }}", "line 1: unsupported test 'defined'"},  // a variable that is called so
       {"{{ frob(1) }}", "line 1: unsupported function 'frob'"},
-      {"{{ range(3) }}", "line 1: unsupported function 'range'"},
       {"{{ x | tojson(sort_keys=true) }}", "line 1: 'tojson': unsupported argument 'sort_keys'"},
       {"{{ x | trim(1, 2) }}", "line 1: 'trim': unsupported: too many arguments"},
       {"{{ x | default('a', default_value='b') }}", "line 1: 'default': unsupported: too many arguments"},
@@ -202,17 +160,12 @@ TEST_CASE("an unsupported feature is named with its line when the template is co
       {"{{ 2 ** 3 }}", "line 1: unsupported here: expected the end of the tag, got '**'"},
       {"{{ 2 / 3 }}", "line 1: unsupported here: expected the end of the tag, got '/'"},
       {"{{ 2 // 3 }}", "line 1: unsupported here: expected the end of the tag, got '//'"},
-      {"{{ 2 * 3 }}", "line 1: unsupported here: expected the end of the tag, got '*'"},
       {"{{ 1 < 2 < 3 }}", "line 1: unsupported here: expected the end of the tag, got '<'"},
-      {"{{ (1, 2) }}", "line 1: unsupported here: expected ')', got ','"},
       {"{{ 'a' 'b' }}", "line 1: unsupported here: expected the end of the tag, got 'b'"},
       {"{{ x.0 }}", "line 1: unsupported here: expected a name, got '0'"},
       {"{{ x[0]() }}", "line 1: unsupported here: expected the end of the tag, got '('"},
       {"{{ loop.cycle('a') }}", "line 1: unsupported method 'cycle'"},
       {"{{ loop.depth }}", "line 1: unsupported: loop.depth"},
-      {"{{ loop.previtem }}", "line 1: unsupported: loop.previtem"},
-      {"{{ loop.revindex }}", "line 1: unsupported: loop.revindex"},
-      {"\n{{ d.items }}", "line 2: 'items' is a method of every mapping, write ['items']"},
       {"{{ 0x1f }}", "line 1: unsupported number '0x1f'"},
       {"{{ 1.5 }}", "line 1: unsupported number '1.5'"},
       {"{{ '\\x41' }}", "line 1: unsupported escape '\\x'"},
@@ -257,15 +210,29 @@ TEST_CASE("an error while rendering names its line") {
   CHECK(says("{% for i in [1] %}\n\n{{ i + 'a' }}{% endfor %}") ==
         "chat template line 3: unsupported: integer + string");
   CHECK(says("\n{{ raise_exception('a' ~ 1) }}") == "chat template line 2: a1");
-  CHECK(has(says("{{ [x] }}"), "line 1: unsupported: printing a list (tojson can)"));
-  CHECK(has(says("{{ {'a': 1} }}"), "unsupported: printing a mapping"));
-  CHECK(has(says("{{ {1: 2} }}"), "unsupported: a dict key that is not a string"));
-  CHECK(has(says("{{ x | tojson(true) }}", {{"x", 1}}), "unsupported: ensure_ascii"));
+  CHECK(has(says("{{ [x] }}"), "line 1: unsupported: printing a undefined"));
+  CHECK(
+      has(says("\n{{ d.items }}", {{"d", {{"items", 1}}}}), "line 2: 'items' is a method of every mapping"));
+  CHECK(has(says("{{ {none: 2} }}"), "unsupported: a key that is neither a string nor an integer"));
+  CHECK(has(says("{{ namespace() }}"), "unsupported: printing a namespace"));
+  CHECK(has(says("{% macro f() %}{% endmacro %}{{ f }}"), "unsupported: printing a function"));
+  CHECK(has(says("{{ d.items() }}", {{"d", {{"a", 1}}}}), "unsupported: printing a range or view"));
+  CHECK(has(says("{{ [1] | map('string') }}"), "unsupported: printing a generator"));
+  CHECK(has(says("{{ 'Ä' | lower }}"), "unsupported: another case of 'Ä'"));
+  CHECK(has(says("{{ 'ß' | upper }}"), "unsupported: another case of 'ß'"));
+  CHECK(has(says("{{ 'ﬁ' | title }}"), "unsupported: another case of 'ﬁ'"));
+  CHECK(has(says("{{ ('a' | safe).strip() }}"), "unsupported: a method of what the filter 'safe' returned"));
+  CHECK(has(says("{{ '%d' | format(1) }}"), "unsupported: a format"));
+  CHECK(has(says("{{ '1' | int }}"), "unsupported: int of a string"));
+  CHECK(has(says("{{ [1] | map('trim', 1, 2) | list }}"), "'trim': an argument too few or too many"));
+  CHECK(has(says("{{ [1] | map('replace', 'a') | list }}"), "'replace': an argument too few or too many"));
+  CHECK(has(says("{{ '[' | from_json }}"), "invalid JSON"));
+  CHECK(has(says("{% macro f() %}{{ f() }}{% endmacro %}\n{{ f() }}"), "macros call each other too deeply"));
   CHECK(has(says("{{ [{'a': 1}] | selectattr('a.b') | list | tojson }}"), "unsupported: a path"));
   CHECK(has(says("{{ 7 % -3 }}"), "unsupported: %"));
-  CHECK(has(says("{{ 'a' < 'b' }}"), "unsupported: string < string"));
+  CHECK(has(says("{{ 'a' < 1 }}"), "unsupported: the order of string and integer"));
   CHECK(has(says("{{ x + 1 }}", {{"x", 1.5}}), "unsupported: real number + integer"));
-  CHECK(has(says("{{ 'a' | replace('', 'b') }}"), "unsupported filter 'replace'"));
+  CHECK(has(says("{{ 'a' | replace('', 'b') }}"), "unsupported: replace of an empty string"));
   CHECK(has(says("{{ 'a'.replace('', 'b') }}"), "unsupported: replace of an empty string"));
   CHECK(has(says("{{ [1, 2][::0] | tojson }}"), "slice step cannot be zero"));
   CHECK(has(says("{{ x + x }}", {{"x", 9223372036854775807}}), "beyond 64 bits"));
@@ -289,6 +256,15 @@ TEST_CASE("hostile templates end soon, with an Error") {
   CHECK(has(says("{% for i in r %}{{ a[::-1] }}{% endfor %}", many), "steps"));
   CHECK(has(says("{% for i in r %}{{ a | tojson }}{% endfor %}", many), "steps"));
   CHECK(has(says("{% for i in r %}{{ (a + 'b') in (a + a) }}{% endfor %}", many), "steps"));
+  CHECK(has(says("{% macro f(n) %}{{ f(n) ~ f(n) }}{% endmacro %}{{ f(1) }}"), "too deeply"));
+  CHECK(has(says("{% macro f(n) %}{% for i in r %}{{ g(n) }}{% endfor %}{% endmacro %}"
+                 "{% macro g(n) %}{% for i in r %}{{ n }}{% endfor %}{% endmacro %}{{ f(1) }}",
+                 many),
+            "steps"));
+  CHECK(has(says("{{ range(999999999999) | length }}"), "steps"));
+  CHECK(has(says("{{ a * 999999999999 }}", many), "steps"));
+  CHECK(has(says("{{ '' * 999999999999 }}", many), "steps"));
+  CHECK(has(says("{% for i in r %}{{ a | upper }}{% endfor %}", many), "steps"));
   const std::pair<std::string, std::string> brackets[] = {
       {"(", ")"},           {"[", "]"},     {"-", ""},
       {"not ", ""},         {"{'a':", "}"}, {"raise_exception(", ")"},
@@ -321,6 +297,17 @@ TEST_CASE("a long chat stays inside the limits") {
     messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", std::string(2000, 'x')}});
   const std::string text = ChatTemplate(read("qwen3.jinja")).render_text({{"messages", messages}});
   CHECK(text.size() > 2'000'000);
+}
+
+TEST_CASE("A8 3,000 short messages stay inside the limits, too") {
+  Json messages = Json::array();
+  for (int i = 0; i < 3000; ++i)
+    messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", "m" + std::to_string(i)}});
+  const std::string text = ChatTemplate(read("qwen3.jinja")).render_text({{"messages", messages}});
+  CHECK(has(text, "<|im_start|>assistant\nm2999<|im_end|>\n"));
+  // What is read by index costs the same wherever it stands: twice as many items, not four times the steps.
+  const std::string at_index = "{% for i in range(n) %}{{ l[n - 1] }}{{ l | length }}{% endfor %}";
+  CHECK(says(at_index, {{"n", 20'000}, {"l", Json(std::vector<int>(20'000))}}) == "");
 }
 
 TEST_CASE("strftime_now is the local time") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -75,7 +76,7 @@ Json hello() { return {{{"role", "user"}, {"content", "And he said"}}}; }
 }  // namespace
 
 TEST_CASE("a model's template that cannot be compiled hinders only what renders") {
-  const TinyWithTemplate model("{{ messages }}\n{% macro turn(m) %}{% endmacro %}");
+  const TinyWithTemplate model("{{ messages }}\n{% call turn(m) %}{% endcall %}");
   const std::string good = temporary_file("{% for m in messages %}{{ m['content'] }}{% endfor %}");
   const std::string text = temporary_file(std::string(400, 'a') + " And God said");
   const std::string chats = temporary_file("{\"messages\": [{\"role\": \"user\", \"content\": \"And\"}]}\n");
@@ -105,7 +106,7 @@ TEST_CASE("a model's template that cannot be compiled hinders only what renders"
     CHECK(ran.exit_code == 2);
     CHECK(ran.out == "");
     CHECK(contains(ran.err, "line 2"));
-    CHECK(contains(ran.err, "macro"));
+    CHECK(contains(ran.err, "unsupported statement 'call'"));
     CHECK(contains(ran.err, "--chat-template"));
   }
   nano::EngineOptions options = tiny_options();
@@ -141,19 +142,75 @@ TEST_CASE("T8 exactly one BOS, whether the template writes it, the tokenizer add
   REQUIRE(bos >= 0);
   const nano::ChatTemplate with("{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}");
   const nano::ChatTemplate without("{% for m in messages %}{{ m['content'] }}{% endfor %}");
-  auto count = [&](const nano::ChatTemplate& chat_template) {
+  const nano::ChatTemplate late("\n{{bos_token}}{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  auto count = [&](const nano::ChatTemplate& chat_template, size_t place = 0) {
     const auto ids = nano::render_conversation(*tokenizer, chat_template, hello(), true).token_ids;
-    REQUIRE(ids.size() > 1);
+    REQUIRE(ids.size() > place + 1);
     const auto n = std::count(ids.begin(), ids.end(), bos);
-    CHECK((n == 0 || ids[0] == bos));
+    CHECK((n == 0 || ids[place] == bos));
     return n;
   };
+  // A21: where the template wrote it, behind white space, as transformers has it.
+  const size_t place = tokenizer->encode("\n", {.add_special_tokens = false}).size();
   tokenizer->add_bos = true;
   CHECK(count(with) == 1);
   CHECK(count(without) == 1);
+  CHECK(count(late, place) == 1);
+  tokenizer->eos_id = bos;  // one token for both, which this template writes as EOS: it stands for no BOS
+  CHECK(count(nano::ChatTemplate("a{{ eos_token }}")) == 2);
   tokenizer->add_bos = false;
+  CHECK(count(late, place) == 1);
   CHECK(count(with) == 1);
   CHECK(count(without) == 0);
+}
+
+TEST_CASE("A22 messages reach the template as vLLM passes them on") {
+  const auto tokenizer = nano::load_tokenizer(tiny());
+  const nano::ChatTemplate chat(
+      "{% for m in messages %}<{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "{{ c.function.arguments }}{% endfor %}{{ m.name is defined }}>{% endfor %}");
+  auto text = [&](const std::string& messages) {
+    return nano::render_conversation(*tokenizer, chat, Json::parse(messages), true).text;
+  };
+  CHECK(text(R"([{"role":"user","content":"Q"},{"role":"assistant","content":null,"name":null,
+                 "tool_calls":[{"type":"function","function":{"name":"f","arguments":{"a":1}}}]},
+                 {"role":"tool","content":"20","name":"f"}])") ==
+        "<user:QFalse><assistant:{'a': 1}False><tool:20True>");
+  CHECK(text(R"([{"role":"assistant","tool_calls":[{"function":{"arguments":"{\"b\": \"it's\"}"}},
+                 {"function":{"arguments":""}}, {"function":{}}]}])")
+            .starts_with("<assistant:{'b': \"it's\"}{}"));
+  CHECK(error_of([&] {
+          text(R"([{"tool_calls":[{"function":{"arguments":"{"}}]}])");
+        }).find("arguments of a") != std::string::npos);
+}
+
+TEST_CASE(
+    "A18 tools take the template for tools; they, documents and other variables reach it from a prompts "
+    "file") {
+  const TinyWithTemplate model("{{ documents }}{{ mood }}{{ messages[0].content }}");
+  fs::create_directory(model.path + "/additional_chat_templates");
+  std::ofstream(model.path + "/additional_chat_templates/tool_use.jinja")
+      << "{% for t in tools %}{{ t.name }}{% endfor %}!{{ messages[0].content }}";
+  const std::string lines = temporary_file(
+      R"({"messages":[{"content":"And"}],"documents":[{"a":"b"}],"chat_template_kwargs":{"mood":"m"}})"
+      "\n"
+      R"({"messages":[{"content":"And"}],"tools":[{"name":"t"},{"name":"u"}]})"
+      "\n"
+      R"({"messages":[{"content":"And"}],"tools":null})"
+      "\n"
+      R"({"prompt":"And","tools":[]})"
+      "\n"
+      R"({"messages":[{"content":"And"}],"tools":{"name":"t"}})"
+      "\n"
+      R"({"messages":[{"content":"And"}],"chat_template_kwargs":[]})"
+      "\n");
+  const auto ran = run_small("run", model.path, {"--prompts", lines, "--max-tokens", "1", "--json"});
+  CHECK(ran.exit_code == 1);
+  const char* const want[] = {"\"[{'a': 'b'}]mAnd\"", "\"tu!And\"", "\"NoneAnd\""};
+  for (const char* prompt : want) CHECK(contains(ran.out, prompt));
+  for (const char* problem : {"go with 'messages'", "'tools' must be a list", "kwargs' must be an object"})
+    CHECK(contains(ran.err, problem));
+  std::remove(lines.c_str());
 }
 
 TEST_CASE("T8 a raw prompt that begins with BOS, which the tokenizer adds, is warned of") {

@@ -147,6 +147,13 @@ TEST_CASE("the chat template: its own file first, then tokenizer_config.json") {
   d.write("chat_template.json", R"({"chat_template": "json"})");
   CHECK(tokenizer_from_hf(d.path)->chat_template == "json");
   d.write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "d"}]})");
+  CHECK(tokenizer_from_hf(d.path)->chat_template == "d");
+  d.write("tokenizer_config.json",  // A18
+          R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "tool_use", "template": "t"},
+                                {"name": "default", "template": "d"}]})");
+  CHECK(tokenizer_from_hf(d.path)->chat_template == "d");
+  CHECK(tokenizer_from_hf(d.path)->tool_template == "t");
+  d.write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
   CHECK_THROWS_AS(tokenizer_from_hf(d.path), Error);
   d.write("tokenizer_config.json", R"({"chat_template": "string"})");
   CHECK(tokenizer_from_hf(d.path)->chat_template == "string");

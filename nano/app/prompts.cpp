@@ -45,6 +45,22 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
   if (ids && job.prompt.token_ids.empty()) throw Error(std::string("'") + key + "' is an empty list", where);
 }
 
+// What a conversation's template sees besides the messages. False: `key` is something else.
+bool set_template_variable(PromptJob& job, const std::string& key, const Json& value,
+                           const std::string& where) {
+  if (key == "chat_template_kwargs") {
+    if (!value.is_object()) throw Error("'chat_template_kwargs' must be an object", where);
+    job.template_variables.update(value);
+    return true;
+  }
+  if (key != "tools" && key != "documents") return false;
+  bool good = value.is_array();
+  for (const Json& one : value) good = good && one.is_object();
+  if (!good && !value.is_null()) throw Error("'" + key + "' must be a list of objects", where);
+  job.template_variables[key] = value;
+  return true;
+}
+
 PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where) {
   PromptJob job;
   job.params = defaults;
@@ -55,10 +71,13 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
     for (const auto& [key, value] : line.items()) {
       if (key == "priority")
         job.priority = integer32(value, where, key);
-      else if (!is_source(key) && !set_sampling_field(job.params, key, nlohmann::json(value), where))
+      else if (!is_source(key) && !set_template_variable(job, key, value, where) &&
+               !set_sampling_field(job.params, key, nlohmann::json(value), where))
         throw Error("'" + key + "' is not a field of a prompt or of SamplingParams", where);
     }
     set_source(job, line, where);
+    if (!job.template_variables.empty() && job.messages.is_null())
+      throw Error("tools, documents and chat_template_kwargs go with 'messages'", where);
     if (line.contains("temperature")) warn_of_low_temperature(job.params, where);
   } catch (const Error& error) {
     job.prompt.text = text;
@@ -96,7 +115,7 @@ void render(const LLM& llm, PromptJob& job, const PromptOptions& options) {
   if (!job.prompt.error.empty()) return;
   try {
     const Json messages = conversation_of(llm, job, options);
-    if (!messages.is_null()) job.prompt = llm.apply_chat_template(messages);
+    if (!messages.is_null()) job.prompt = llm.apply_chat_template(messages, true, job.template_variables);
   } catch (const Error& error) {
     job.prompt.error = error.what();
   }

@@ -18,12 +18,14 @@ struct PromptOptions {
 struct PromptJob {
   Prompt prompt;                    // ids, or a text that is still to be rendered, or an error
   nlohmann::ordered_json messages;  // a conversation; null: none
+  nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();  // what goes with it
   SamplingParams params;
   int32_t priority = 0;
 };
 
 // One job a non-empty line: "text", {"prompt": "text" or [ids]}, {"prompt_token_ids": [1, 2]} or
-// {"messages": […]}, the objects with "priority" and sampling fields of their own. A bad line is a job with an error.
+// {"messages": […]} (with "tools", "documents" and "chat_template_kwargs", as in vLLM's requests), the objects with
+// "priority" and sampling fields of their own. A bad line is a job with an error.
 // Error: the file can't be read, or holds none.
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults);
 

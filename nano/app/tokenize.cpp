@@ -55,8 +55,10 @@ Prompt render_messages(const Tokenizer& tokenizer, const TokenizeOptions& o) {
   check_messages(messages, o.messages);
   const std::string source = o.chat_template.empty() ? tokenizer.chat_template : read_input(o.chat_template);
   if (source.empty()) throw Error("this model has no chat template", o.model, "give --chat-template FILE");
-  return render_conversation(tokenizer, ChatTemplate(source), messages, o.generation_prompt, o.bos_token,
-                             o.eos_token);
+  Json tokens = Json::object();
+  if (o.bos_token) tokens["bos_token"] = *o.bos_token;
+  if (o.eos_token) tokens["eos_token"] = *o.eos_token;
+  return render_conversation(tokenizer, ChatTemplate(source), messages, o.generation_prompt, tokens);
 }
 
 void print_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"          // steady_seconds
 #include "base/error.h"          // Error
+#include "base/json.h"           // parse_ordered_json
 #include "checkpoint/weights.h"  // read_hf_config
 #include "checkpoint/gguf.h"     // GgufFile
 
@@ -75,26 +76,46 @@ void check_messages(const nlohmann::ordered_json& messages, const std::string& w
                 R"([{"role": "user", "content": "…"}] is a conversation)");
 }
 
+namespace {
+
+// As vLLM passes them on (see llm.h). Many templates would print "None", or the text of arguments as a JSON string.
+nlohmann::ordered_json prepared(nlohmann::ordered_json messages) {
+  static const nlohmann::ordered_json::json_pointer arguments("/function/arguments");
+  for (auto& message : messages) {
+    if (!message.is_object()) continue;  // the template says what it thinks of it
+    if (message.value("content", nlohmann::ordered_json()).is_null()) message["content"] = "";
+    for (auto i = message.begin(); i != message.end();) i = i->is_null() ? message.erase(i) : i + 1;
+    if (!message.contains("tool_calls")) continue;
+    for (auto& call : message["tool_calls"]) {
+      if (!call.contains(arguments) || !call[arguments].is_string()) continue;
+      const std::string text = call[arguments];
+      call[arguments] = parse_ordered_json(text.empty() ? "{}" : text, "the arguments of a tool call");
+    }
+  }
+  return messages;
+}
+
+}  // namespace
+
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                            const nlohmann::ordered_json& messages, bool add_generation_prompt,
-                           const std::optional<std::string>& bos_token,
-                           const std::optional<std::string>& eos_token) {
+                           const nlohmann::ordered_json& more) {
+  const int32_t bos = tokenizer.bos_id, eos = tokenizer.eos_id;
   nlohmann::ordered_json variables;
-  variables["messages"] = messages;
+  variables["messages"] = prepared(messages);
   variables["add_generation_prompt"] = add_generation_prompt;
-  auto set = [&](const char* name, const std::optional<std::string>& given, int32_t id) {
-    if (given || id >= 0) variables[name] = given ? *given : tokenizer.token_text(id);
-  };
-  set("bos_token", bos_token, tokenizer.bos_id);
-  set("eos_token", eos_token, tokenizer.eos_id);
+  if (bos >= 0) variables["bos_token"] = tokenizer.token_text(bos);
+  if (eos >= 0) variables["eos_token"] = tokenizer.token_text(eos);
+  variables.update(more);
   const std::vector<RenderedSpan> spans = chat_template.render(variables);
   Prompt prompt;
   for (const RenderedSpan& span : spans) prompt.text += span.text;
   prompt.token_ids = encode_spans(tokenizer, spans);
-  // The template wrote BOS itself, or the tokenizer adds it: never both.
-  if (tokenizer.add_bos && tokenizer.bos_id >= 0 &&
-      (prompt.token_ids.empty() || prompt.token_ids[0] != tokenizer.bos_id))
-    prompt.token_ids.insert(prompt.token_ids.begin(), tokenizer.bos_id);
+  // The template wrote BOS itself, perhaps behind white space, or the tokenizer adds it: never both. Content cannot be
+  // BOS. Where EOS is the same token, only the first place tells.
+  std::vector<int32_t>& ids = prompt.token_ids;
+  const auto end = bos == eos && !ids.empty() ? ids.begin() + 1 : ids.end();
+  if (tokenizer.add_bos && bos >= 0 && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
   return prompt;
 }
 
@@ -113,25 +134,32 @@ LLM::~LLM() = default;
 
 double LLM::now() const { return steady_seconds() - start_seconds_; }
 
-void LLM::load_chat_template(const ChatTemplateOptions& options) {
-  const bool own = options.source.empty();
-  const std::string& source = own ? tokenizer_->chat_template : options.source;
+void LLM::Template::compile(const std::string& source, bool own) {
   if (source.empty()) return;
   try {
-    chat_template_ = std::make_unique<ChatTemplate>(source);
-  } catch (const Error& error) {
-    template_error_.emplace(error.problem, error.where,
-                            own ? "give another with --chat-template, or use `run --raw`" : error.hint);
-    if (options.required || !own) throw *template_error_;
+    compiled = std::make_unique<ChatTemplate>(source);
+  } catch (const Error& wrong) {
+    error.emplace(wrong.problem, wrong.where,
+                  own ? "give another with --chat-template, or use `run --raw`" : wrong.hint);
   }
 }
 
-Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt) const {
-  if (template_error_) throw *template_error_;
-  if (!chat_template_)
+void LLM::load_chat_template(const ChatTemplateOptions& options) {
+  const bool own = options.source.empty();
+  chat_template_.compile(own ? tokenizer_->chat_template : options.source, own);
+  if (own) tool_template_.compile(tokenizer_->tool_template, own);
+  if (chat_template_.error && (options.required || !own)) throw *chat_template_.error;
+}
+
+Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                const nlohmann::ordered_json& more) const {
+  const bool tools = more.contains("tools") && !more["tools"].is_null();
+  const Template& chosen = tools && tool_template_.there() ? tool_template_ : chat_template_;
+  if (chosen.error) throw *chosen.error;
+  if (!chosen.compiled)
     throw Error("this model has no chat template", loaded_->options.model,
                 "use plain completion (--raw), or give --chat-template");
-  return render_conversation(*tokenizer_, *chat_template_, messages, add_generation_prompt);
+  return render_conversation(*tokenizer_, *chosen.compiled, messages, add_generation_prompt, more);
 }
 
 void LLM::add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,

@@ -81,9 +81,11 @@ class LLM {
                                       const std::vector<int32_t>& priorities = {});
 
   // One conversation to a prompt, through the model's chat template. What a message says is never read as a
-  // control token. Error: no template, or the template's own complaint.
-  Prompt apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt = true) const;
-  bool has_chat_template() const { return chat_template_ != nullptr || template_error_; }
+  // control token. Error: no template, or the template's own complaint. `more`: see render_conversation; with tools,
+  // a template for them is taken if the model has one.
+  Prompt apply_chat_template(const nlohmann::ordered_json& messages, bool add_generation_prompt = true,
+                             const nlohmann::ordered_json& more = nlohmann::ordered_json::object()) const;
+  bool has_chat_template() const { return chat_template_.there(); }
 
   // The pieces of generate(), for an interactive program: add, then step until nothing is left.
   void add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
@@ -103,13 +105,18 @@ class LLM {
     SamplingParams params;
     std::vector<StreamDecoder> decoders;  // one an answer
   };
+  struct Template {
+    std::unique_ptr<ChatTemplate> compiled;
+    std::optional<Error> error;  // there is one, and this is what is wrong with it
+    bool there() const { return compiled || error; }
+    void compile(const std::string& source, bool own);  // own: the model's; "": there is none
+  };
   void load_chat_template(const ChatTemplateOptions& options);
   void apply(const SequenceOutput& from, Live& live);
   double now() const;
 
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_template_;
-  std::optional<Error> template_error_;  // there is a template, and this is what is wrong with it
+  Template chat_template_, tool_template_;
   std::unique_ptr<LoadedEngine> loaded_;
   std::map<std::string, Live> live_;
   std::vector<std::map<std::string, Live>::node_type>
@@ -123,10 +130,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // Error naming `where` unless these are a conversation: a list of objects.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
 // A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
-// bos_token and eos_token default to the tokenizer's.
+// `more`: what the template sees besides, an object with tools, documents and the members of vLLM's
+// chat_template_kwargs; also bos_token and eos_token in place of the tokenizer's.
+// Messages reach the template as vLLM passes them on: null or no content (of a message that only calls a tool) is empty
+// text, other members that are null are left out, and a call's arguments are an object, also if they came as text.
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                            const nlohmann::ordered_json& messages, bool add_generation_prompt,
-                           const std::optional<std::string>& bos_token = {},
-                           const std::optional<std::string>& eos_token = {});
+                           const nlohmann::ordered_json& more = nlohmann::ordered_json::object());
 
 }  // namespace nano

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"  // Error
+#include "base/error.h"        // Error
 #include "text/jinja/jinja.h"  // parse, Node, Context, Value, Text
 
 namespace nano {
@@ -35,7 +35,8 @@ class Evaluator {
   Text run(const Node& program, const nlohmann::ordered_json& variables) {
     for (const char* name : {"true", "True"}) set(name, boolean(true));
     for (const char* name : {"false", "False"}) set(name, boolean(false));
-    for (const char* name : {"none", "None", "tools", "documents"})  // the last two: as transformers passes them
+    for (const char* name :
+         {"none", "None", "tools", "documents"})  // the last two: as transformers passes them
       set(name, {.kind = Kind::none});
     for (const char* name : {"dict", "namespace", "raise_exception", "range", "strftime_now"})
       set(name, {.kind = Kind::function});
@@ -62,7 +63,7 @@ class Evaluator {
     if (kids.empty()) c_.line = node.line;
     switch (node.op) {
       case Op::string: return c_.string(node.text, Text::kOwn);
-      case Op::number: return number(node.text);
+      case Op::integer: return integer(std::stoll(node.text));
       case Op::name: return variable(node.text);
       case Op::call: return call(node);
       case Op::condition: return eval(kids[truthy(eval(kids[0])) ? 1 : 2]);
@@ -92,11 +93,6 @@ class Evaluator {
     return node.function(c_, operands);
   }
 
-  static Value number(const std::string& text) {
-    if (text.find('.') == text.npos) return integer(std::stoll(text));
-    return {.kind = Kind::real, .real = std::stod(text)};
-  }
-
   // The text of a body in its own scope, and what `value` makes of it.
   Value capture(const Node& body, const Node& value) {
     Value out;
@@ -118,7 +114,8 @@ class Evaluator {
     for (const Node& argument : call.kids) arguments.push_back(eval(argument.kids[0]));
     for (size_t i = 0; i < arguments.size(); ++i) {
       const std::string& name = call.kids[i].text;
-      const auto named = std::find_if(params.begin(), params.end(), [&](const Node& p) { return p.text == name; });
+      const auto named =
+          std::find_if(params.begin(), params.end(), [&](const Node& p) { return p.text == name; });
       const size_t place = name.empty() ? i : size_t(named - params.begin());
       if (place >= params.size() || given[place])
         c_.fail(fmt::format("macro '{}' cannot take argument {} {}", call.text, i + 1, name));
@@ -151,15 +148,18 @@ class Evaluator {
         });
     const std::vector<Value>& items = condition.op == Op::missing ? all : chosen;
     Items loop;
-    for (const std::string_view key : kLoopNames) loop.keys.push_back(c_.string(std::string(key), Text::kOwn));
+    for (const std::string_view key : kLoopNames)
+      loop.keys.push_back(c_.string(std::string(key), Text::kOwn));
     const Value shown = c_.collect(Kind::name_space, std::move(loop));
     const int64_t n = int64_t(items.size());
     for (int64_t i = 0; i < n && jump_ != Jump::break_; ++i)
       in_scope([&] {
         const Value last = boolean(i + 1 == n), size = integer(n), none;
-        const Value before = i > 0 ? items[size_t(i - 1)] : none, after = i + 1 < n ? items[size_t(i + 1)] : none;
-        shown.items->values = {integer(i), integer(i + 1), integer(n - i - 1), integer(n - i), boolean(i == 0),
-                               last,       size,           before,             after};
+        const Value before = i > 0 ? items[size_t(i - 1)] : none,
+                    after = i + 1 < n ? items[size_t(i + 1)] : none;
+        shown.items->values = {integer(i),     integer(i + 1),  integer(n - i - 1),
+                               integer(n - i), boolean(i == 0), last,
+                               size,           before,          after};
         set("loop", shown);
         unpack(targets, items[size_t(i)]);
         jump_ = Jump::none;

@@ -77,7 +77,8 @@ class Tokenizer {
   std::vector<int32_t> prefix_ids, suffix_ids;  // what is added then
   std::vector<int32_t> stop_ids;                // EOS, EOT, EOM and their like: each ends an answer
   std::string chat_template;                    // Jinja source; "" if the file has none
-  bool strip_leading_space = false;             // decode drops one space at the start of the whole text
+  std::string tool_template;         // the same, for conversations with tools, if it is another one
+  bool strip_leading_space = false;  // decode drops one space at the start of the whole text
   // How invalid bytes are shown: one U+FFFD for each byte (vocabularies with byte fallback, as SentencePiece does)
   // or one for each maximal piece of a character (byte-level ones).
   bool replace_each_byte = false;

@@ -182,6 +182,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   if (out->add_bos) out->prefix_ids = {out->bos_id};
   if (out->add_eos) out->suffix_ids = {out->eos_id};
   out->chat_template = file.get_string("tokenizer.chat_template", "");
+  out->tool_template = file.get_string("tokenizer.chat_template.tool_use", "");
   return out;
 }
 

@@ -305,18 +305,24 @@ int32_t read_token(const Json& json, const Tokenizer& tokenizer) {
   return id;
 }
 
+// A template, or a list of named ones, of which transformers takes these two by itself.
+void read_templates(const Json& json, Tokenizer& out) {
+  if (json.is_string()) out.chat_template = json.get<std::string>();
+  if (json.is_string()) return;
+  for (const Json& named : json) {
+    const std::string name = named.at("name"), source = named.at("template");
+    if (name == "default") out.chat_template = source;
+    if (name == "tool_use") out.tool_template = source;
+  }
+}
+
 void read_tokenizer_config(const Json& config, const std::string& file, Tokenizer& out) {
   read_member(config, "bos_token", file, [&](const Json& json) { out.bos_id = read_token(json, out); });
   read_member(config, "eos_token", file, [&](const Json& json) {
     out.eos_id = read_token(json, out);
     out.add_stop_id(out.eos_id);
   });
-  read_member(config, "chat_template", file, [&](const Json& json) {
-    if (json.is_array())
-      throw Error("a list of named templates is not supported", "",
-                  "put the one to use into chat_template.jinja");
-    out.chat_template = json.get<std::string>();
-  });
+  read_member(config, "chat_template", file, [&](const Json& json) { read_templates(json, out); });
 }
 
 // config.json or generation_config.json. An answer ends at any id that any of the files calls EOS: fine-tuned models
@@ -343,10 +349,12 @@ void read_companions(const std::string& directory, Tokenizer& out) {
   if (has_template_file) tokenizer_config.erase("chat_template");
   read_tokenizer_config(tokenizer_config, file, out);
   if (has_template_file) out.chat_template = read_file(directory + "/chat_template.jinja");
+  const std::string named = directory + "/additional_chat_templates/tool_use.jinja";
+  if (fs::exists(named)) out.tool_template = read_file(named);
   file = directory + "/chat_template.json";
   if (out.chat_template.empty())
     read_member(read_object_if_there(file), "chat_template", file,
-                [&](const Json& json) { out.chat_template = json.get<std::string>(); });
+                [&](const Json& json) { read_templates(json, out); });
   for (const char* name : {"/generation_config.json", "/config.json"}) {
     file = directory + name;
     read_config_ids(read_object_if_there(file), file, /*bos=*/!has_tokenizer_config, out);

@@ -66,6 +66,7 @@ CONVERSATIONS = {
                   {"role": "tool", "tool_call_id": "abcdef124", "name": "noop", "content": "rain"},
                   bot("7 degrees", reasoning_content="read it"), user("thanks")], tools=TOOLS, add_generation_prompt=True),
     "built-in tools": dict(messages=[user("Hi")], builtin_tools=["brave_search", "code_interpreter", "wolfram_alpha"], add_generation_prompt=True),
+    "documents": dict(messages=[SYSTEM, user("Hi")], documents=[{"title": "T", "text": "x\ny"}, {"title": "U", "text": "z"}], add_generation_prompt=True),
     "tools given as none": dict(messages=[user("Hi")], tools=None, add_generation_prompt=True),
 }
 # Python's and Jinja's meaning in small: each is rendered with VARIABLES.
@@ -101,17 +102,57 @@ SNIPPETS = [
     "{{ 'a' if yes }}{{ 'b' if no }}{{ 'c' if no else 'd' }}{{ 1 if no else 2 if no else 3 }}{{ ('x' if no else 'y') + 'z' }}{{ not no and yes or nil }}{{ e or 'f' }}{{ 0 and 1 }}{% if no %}1{% elif i %}2{% else %}3{% endif %}{% if no %}{% elif e %}{% else %}3{% endif %}",
     "a\n  {% if yes %}  \n b\n  {%- endif %}  \n\n c {#- note #}\n  {# x #}\n  {{ 1 }}\n{{ 2 -}}\n  3\n\t{%+ if yes +%}\n4{% endif %}\n\n", "{{ 'a\\n\\t\\\\\\'' }}{{ \"d'q\" }}\r\nline\rline", "{{ {'a': {'b': 1}}['a']['b'] }}{{ {'a':{'b':1}}.a.b}}",
     "\u00a0{%- if yes -%} \u2003x{% endif %}\x0b{{- i }}",
+    # macros: defaults, keywords, the template's names but not the caller's, recursion
+    "{% macro f(a, b='B', c=a) %}<{{ a }}{{ b }}{{ c }}>{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f(c=3, a=1) }}{{ f('x', b=none) }}{{ f() }}{{ f(undef, c=undef) }}",
+    "{% macro f() %}[{{ x }}{{ y }}{{ loop }}]{% endmacro %}{% set x = 1 %}{{ f() }}{% for y in 'ab' %}{% set x = 2 %}{{ f() }}{{ x }}{{ y }}{% endfor %}{% set x = 3 %}{{ f() }}",
+    "{% macro f(n) %}{% set x = n %}{{ x }}{% if n > 0 %}({{ f(n - 1) }}){% endif %}{{ x }}{% endmacro %}{{ f(3) }}{{ x is defined }}{{ f is defined }}{{ f(1) | length }}{{ f(0) ~ f(0) }}",
+    "{% macro f(a) %}{% for x in a %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}{% endmacro %}{% macro g(a) %}{{ f(a) | upper }}!{% endmacro %}{{ g([1, 2, 'q']) }}",
+    "{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "{% macro f(a) %}{% endmacro %}{{ f(b=1) }}", "{% macro f(a) %}{% endmacro %}{{ f(1, a=1) }}", "{{ f(1) }}{% macro f(a) %}{% endmacro %}",
+    # block set, filter blocks, generation
+    "{% set x %} a{{ i }}{% set y = 1 %} {% endset %}[{{ x }}]{{ y is defined }}{% set x | trim | upper %} {{ x }}b {% endset %}[{{ x }}]{% set ns = namespace() %}{% set ns.t %}t{{ i }}{% endset %}{{ ns.t }}",
+    "{% filter upper | replace('B', 'x') %}ab{{ e }}{% set z = 1 %}{% endfilter %}{{ z is defined }}", "a{% generation %}b{% set z = 1 %}{{ i }}{% endgeneration %}c{{ z is defined }}",
+    "{% for x in words %}{% generation %}{{ x }}{{ loop.index }}{% endgeneration %}{% set t %}{{ x }}{{ loop.last }}{% endset %}{{ t }}{% endfor %}",
+    # loops
+    "{% for x in [1, 2, 3, 4] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% if x == 3 %}{% break %}{% endif %};{% else %}none{% endfor %}.",
+    "{% for x in [1, 2] %}{% for y in 'abc' %}{% if y == 'b' %}{% break %}{% endif %}{{ x }}{{ y }}{% endfor %}|{% for y in [] %}{% else %}{% if x == 1 %}{% continue %}{% endif %}e{% endfor %}{{ x }}{% endfor %}",
+    "{% for x in 'abc' %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{{ loop.previtem is defined }}{{ loop.nextitem is defined }}{{ loop.revindex }}{{ loop.revindex0 }} {% endfor %}{% for x in [1, 2, 3] if x != 2 %}{{ loop.previtem }}{{ x }}{{ loop.nextitem }}{{ loop.length }};{% endfor %}",
+    "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(2, 9, 3) %}{{ i }}{% endfor %}{% for i in range(3, 0, -1) %}{{ i }}{% endfor %}{{ range(4) | length }}{{ range(2) | list }}{{ 1 in range(2) }}{{ range(3) | join }}", "{{ range(1, 2, 0) | list }}",
+    # printing, tuples, generators, views
+    "{{ l }} {{ d }} {{ words }} {{ people }} {{ le }} {{ {} }} {{ [fl, big, one, yes, nil, -i] }} {{ [ctl, s] }} {{ ['a\"b', \"it's\", 'a\"\\'b', '\\\\'] }} {{ 'x' ~ [1] }} {{ [[]] | join }} {{ {1: 'a', 'b': [2]} }} {{ {1: 2}[1] }}",
+    "{{ (1, 'a') }} {{ (1,) }} {{ () }} {{ (1, 2) == [1, 2] }} {{ (1, 2) == (1, 2) }} {{ (1, 2)[1] }} {{ (1, 2, 3)[1:] }} {{ (1,) + (2,) }} {{ 'a' in ('a', 'b') }} {{ (1, (2, [3])) | tojson }} {{ () | length }} {{ d.items() | list }} {{ d | items | list }} {{ (1, 2) is sequence }}", "{{ (1,) + [2] }}",
+    "{% set g = l | select('string') %}{% if g %}yes{% endif %}{{ g | join }}|{{ g | join }}|{{ g | list }}{{ [] | map('upper') and 'true' }}{{ none | select('string') | list }}{{ undef | map('upper') | list }}{{ none | map('upper') | list }}", "{{ l | select('string') | length }}", "{{ l | reject('string') | tojson }}", "{{ d | items | length }}", "{{ d.items() | tojson }}", "{{ l | map('string') | last }}",
+    "{{ d.keys() | list }} {{ d.values() | list }} {{ d.keys() | length }} {{ 'a' in d.keys() }} {% if {}.items() %}1{% else %}0{% endif %}{% for k in d.keys() %}{{ k }}{% endfor %}{% for v in d.values() %}{{ v }}{% endfor %}",
+    # filters and tests
+    "{{ words | first }}{{ words | last }}{{ 'abc' | first }}{{ 'äbc' | last }}{{ le | first }}{{ le | last }}.{{ d | first }}{{ l | map('string') | first }}{{ [] | first is defined }}", "{{ 5 | first }}",
+    "{{ words | map('upper') | join(',') }} {{ people | map(attribute='n') | list }} {{ people | map(attribute='age', default='?') | list }} {{ people | map(attribute='age') | list | length }} {{ [1, none] | map('default', 'x', true) | list }} {{ [[1, 2], [3]] | map('join', '-') | list }} {{ [1, 2] | map('string') | list }} {{ words | map('replace', 'b', 'q') | list }}",
+    "{{ words | sort }} {{ words | sort(case_sensitive=true) }} {{ words | sort(reverse=true) }} {{ [3, 1, fl] | sort }} {{ people[::2] | sort(attribute='age') | map(attribute='n') | join }} {{ ['B', 'b', 'A', 'a'] | sort }} {{ ['B', 'b', 'A', 'a'] | sort(reverse=true) }}", "{{ l | sort }}", "{{ people | sort(attribute='age') }}",
+    "{{ {'b': 1, 'A': 3, 'c': 2} | dictsort }} {{ {'b': 1, 'A': 3, 'c': 2} | dictsort(true) }} {{ {'b': 1, 'A': 3} | dictsort(reverse=true) }}{% for k, v in {'z': 1, 'y': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}",
+    "{{ people | rejectattr('age') | map(attribute='n') | list }} {{ people | rejectattr('age', 'defined') | list }} {{ people | selectattr('n', 'in', ['a', 'c']) | map(attribute='n') | join }} {{ [1, 2, 3] | reject('==', 2) | list }} {{ [0, 1, '', 'a'] | select | list }} {{ people | selectattr('n', '==', 'b') | list }}",
+    "{{ 'aBc dE' | upper }} {{ 'aBc ä' | lower }} {{ 'hello wORLD-foo (bar) [x] it\\'s a.b' | title }} {{ 'hELLO World' | capitalize }} {{ 'ab'.upper() }}{{ 'AB'.lower() }}{{ 'aB'.capitalize() }} {{ i | upper }} {{ none | lower }} {{ '漢字 ÉÖ' | upper }} {{ 'éж漢' | lower }} {{ true | lower }}",
+    "{{ 'aXbXc' | replace('X', '-') }} {{ 'aXbXc' | replace('X', '-', 1) }} {{ 'aXbXc'.replace('X', '', 1) }} {{ 12321 | replace('2', 'x') }} {{ 'a' | replace('a', 1 | string) }}",
+    "{{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.split(',', 0) }} {{ ' a  b c '.split() }} {{ ' a  b c '.split(none, 1) }} {{ ''.split() }} {{ 'a--b--c'.split('--', 1)[-1] }} {{ 'a b'.split(' ', 5) }} {{ s.split() }} {{ 'a b'.split(maxsplit=1) }}",
+    "{{ ', '.join(words) }} {{ '-'.join('abc') }} {{ ''.join([]) }}", "{{ ','.join([1]) }}",
+    "{{ '%s and %s' | format('a', 2) }} {{ '{} {}'.format('a', [1]) }} {{ 'é%sö' | format(none) }}", "{{ '%s' | format }}", "{{ '%s' | format(1, 2) }}", "{{ '{}'.format() }}",
+    "{{ ctl | tojson(ensure_ascii=true) }} {{ 'é😀' | tojson(true) }} {{ d | tojson(indent=none) }} {{ d | tojson(indent=0) }} {{ d | tojson(indent=16) }} {{ {1: 2} | tojson }} {{ ('a' | safe) | tojson }}",
+    "{{ ['b', 'A', 'a', 'B', 'c'] | unique | list }} {{ [1, 1, 2] | unique | join }} {{ [2, 3, 1] | min }}{{ [2, 3, 1] | max }} {{ ['b', 'A'] | min }} {{ [] | max }} {{ 7 | int }} {{ true | int }} {{ l | count }} {{ undef | d('w') }}",
+    "{{ yes is boolean }}{{ 1 is boolean }}{{ 1 is number }}{{ yes is number }}{{ 's' is number }}{{ (l | map('string')) is iterable }}{{ (l | map('string')) is sequence }}{{ d.items() is iterable }}{{ d.items() is sequence }}{{ d.items() is mapping }}",
+    "{{ dict(a=1, b='x') }} {{ dict() }} {{ dict(a=1).a }} {{ namespace(a=1).a }} {{ tools is none }}{{ documents is none }}{{ undef is not none }}{{ undef is none }}",
+    "{{ 2 * 3 }} {{ 'ab' * 3 }}{{ 'ab' * -1 }} {{ 'a' < 'b' }} {{ 'a' >= 'ab' }} {{ 1 < fl }} {{ 1 + 2 * 3 }} {{ 3 % 2 * 2 }} {{ -2 * 3 }}", "{{ none < 1 }}", "{{ [1] < (1,) }}", "{{ 'a' * 'b' }}",
+    "{{ 'a<' | safe + 'b<' }} {{ 'b<' + 'a<' | safe }} {{ 'a<' | safe ~ 'b<' }} {{ ('<' | safe) + ('<' | safe) + '>\\'\"&' }} {{ ['<' | safe, '>'] | join('&') }} {{ '<' | safe | string + '<' }} {{ 'x' + ('<' ~ '>') }}",
+    "{{ le.append(1) }}", "{{ d.pop('a') }}", "{{ 'x'.items() }}",
 ]
+# As render_jinja_template passes them.
+NOTHING = {"tools": None, "documents": None}
 COMMON = {"bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
 
 
 def render(template, variables):
     """("text", …), ("error", message of raise_exception) or ("error", None)."""
     try:
-        return {"text": _compile_jinja_template(template).render(**COMMON, **variables)}
+        return {"text": _compile_jinja_template(template).render(**{**COMMON, **NOTHING, **variables})}
     except jinja2.exceptions.TemplateError as e:
         return {"error": e.message if type(e) is jinja2.exceptions.TemplateError else None}
-    except (TypeError, ValueError, KeyError, OverflowError, ZeroDivisionError, AttributeError):
+    except (TypeError, ValueError, KeyError, OverflowError, ZeroDivisionError, AttributeError, IndexError):
         return {"error": None}
 
 

@@ -2,8 +2,6 @@
 // on strings, operators.cpp the syntax that has no name. The parser has checked that each exists, has its required
 // arguments and no others. What is missing here is refused, never guessed.
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <ctime>
 #include <iterator>
 
@@ -107,12 +105,9 @@ Value sort(Context& c, const Args& a) {
 }
 
 Value dictsort(Context& c, const Args& a) {
-  const Value pairs = items<Kind::list, true, true>(c, a);
-  const bool by_value = a[2].given() && c.expect(a[2], Kind::string).text->bytes == "value";
   auto by = keyed(c, items<Kind::list, true, false>(c, a).items->values, {}, truthy(a[1]));
-  if (by_value) by = keyed(c, dict_of(c, a[0]).values, {}, truthy(a[1]));
-  for (size_t i = 0; i < by.size(); ++i) by[i].second = pairs.items->values[i];
-  return sorted(c, std::move(by), truthy(a[3]));
+  for (auto& [key, pair] : by) pair = c.collect(Kind::tuple, {{pair, *dict_of(c, a[0]).find(pair)}});
+  return sorted(c, std::move(by), truthy(a[2]));
 }
 
 Value unique(Context& c, const Args& a) {
@@ -166,16 +161,8 @@ Value length(Context& c, const Args& a) {
 }
 
 Value to_int(Context& c, const Args& a) {
-  const Value otherwise = a[1].given() ? a[1] : integer(0);
-  if (a[0].is_int()) return integer(a[0].integer);
-  if (a[0].is(Kind::real) && std::abs(a[0].real) < 9e18) return integer(int64_t(a[0].real));
-  if (!a[0].is(Kind::string)) return otherwise;
-  const std::string_view text = strip(a[0].text->bytes, kWhiteSpace, true, true);
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return integer(number);
-  if (text.find_first_of("0123456789") == text.npos) return otherwise;
-  c.fail(fmt::format("unsupported: the text '{}' as an integer", text));
+  if (!a[0].is_int()) c.fail(fmt::format("unsupported: int of a {}", kind_name(a[0].kind)));
+  return integer(a[0].integer);
 }
 
 Value default_value(Context& c, const Args& a) {
@@ -205,12 +192,6 @@ Value is_a(Context&, const Args& a) {
   return boolean((a[0].is(kinds) || ...));
 }
 
-template <bool ordered, int sign>  // sign: of the comparison; `ordered` takes equal ones, too
-Value is_order(Context& c, const Args& a) {
-  const int order = compare(c, a[0], a[1]) * sign;
-  return boolean(order > 0 || (ordered && order == 0));
-}
-
 using B = Builtin;
 using C = Context;
 using A = const Args&;
@@ -218,9 +199,9 @@ constexpr Builtin kBuiltins[] = {
     {B::filter, "count", {}, 0, length},
     {B::filter, "d", {"default_value", "boolean"}, 0, default_value},
     {B::filter, "default", {"default_value", "boolean"}, 0, default_value},
-    {B::filter, "dictsort", {"case_sensitive", "by", "reverse"}, 0, dictsort},
+    {B::filter, "dictsort", {"case_sensitive", "reverse"}, 0, dictsort},
     {B::filter, "first", {}, 0, end_item<false>},
-    {B::filter, "int", {"default"}, 0, to_int},
+    {B::filter, "int", {}, 0, to_int},
     {B::filter, "items", {}, 0, items<Kind::generator, true, true>},
     {B::filter, "last", {}, 0, end_item<true>},
     {B::filter, "length", {}, 0, length},
@@ -235,26 +216,19 @@ constexpr Builtin kBuiltins[] = {
     {B::filter, "sort", {"reverse", "case_sensitive", "attribute"}, 0, sort},
     {B::filter, "unique", {"case_sensitive", "attribute"}, 0, unique},
 
-    {B::test, "!=", {"other"}, 1, [](C& c, A a) { return boolean(!equal(c, a[0], a[1])); }},
     {B::test, "==", {"other"}, 1, is_equal},
     {B::test, "boolean", {}, 0, is_a<Kind::boolean>},
     {B::test, "defined", {}, 0, [](C&, A a) { return boolean(a[0].given()); }},
     {B::test, "eq", {"other"}, 1, is_equal},
     {B::test, "equalto", {"other"}, 1, is_equal},
     {B::test, "false", {}, 0, [](C&, A a) { return boolean(a[0].is(Kind::boolean) && !truthy(a[0])); }},
-    {B::test, "float", {}, 0, is_a<Kind::real>},
-    {B::test, "ge", {"other"}, 1, is_order<true, 1>},
-    {B::test, "gt", {"other"}, 1, is_order<false, 1>},
     {B::test, "in", {"seq"}, 1, [](C& c, A a) { return boolean(contains(c, a[1], a[0])); }},
-    {B::test, "integer", {}, 0, is_a<Kind::integer>},
-    {B::test, "iterable",
+    {B::test,
+     "iterable",
      {},
      0,
      is_a<Kind::string, Kind::list, Kind::tuple, Kind::view, Kind::generator, Kind::dict, Kind::undefined>},
-    {B::test, "le", {"other"}, 1, is_order<true, -1>},
-    {B::test, "lt", {"other"}, 1, is_order<false, -1>},
     {B::test, "mapping", {}, 0, is_a<Kind::dict>},
-    {B::test, "ne", {"other"}, 1, [](C& c, A a) { return boolean(!equal(c, a[0], a[1])); }},
     {B::test, "none", {}, 0, is_a<Kind::none>},
     {B::test, "number", {}, 0, [](C&, A a) { return boolean(a[0].is_number()); }},
     {B::test, "sequence", {}, 0, is_a<Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::undefined>},
@@ -263,12 +237,10 @@ constexpr Builtin kBuiltins[] = {
     {B::test, "undefined", {}, 0, is_a<Kind::undefined>},
 
     {B::method, "append", {"x"}, 0, refuse_change},
-    {B::method, "extend", {"x"}, 0, refuse_change},
     {B::method, "get", {"key", "default"}, 1, get_or},
     {B::method, "items", {}, 0, items<Kind::view, true, true>},
     {B::method, "keys", {}, 0, items<Kind::view, true, false>},
     {B::method, "pop", {"x", "default"}, 0, refuse_change},
-    {B::method, "update", {"x"}, 0, refuse_change},
     {B::method, "values", {}, 0, items<Kind::view, false, true>},
 
     {B::function, "raise_exception", {"message"}, 1, raise},

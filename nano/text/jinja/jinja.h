@@ -25,7 +25,7 @@ std::string_view strip(std::string_view text, std::string_view characters, bool 
 struct Text {
   static constexpr char kOwn = 't', kForeign = 'm';
   std::string bytes, origin;  // of the same length
-  bool safe = false;          // from the filter `safe`: + escapes what it adds to it, methods of it are refused
+  bool safe = false;  // from the filter `safe`: + escapes what it adds to it, methods of it are refused
 
   Text slice(size_t begin, size_t n) const { return {bytes.substr(begin, n), origin.substr(begin, n)}; }
 };
@@ -33,7 +33,19 @@ struct Text {
 // view: d.items(), range(): a list that cannot be indexed or printed. generator: what map, select … return; who reads it
 // empties it.
 enum class Kind {
-  undefined, none, boolean, integer, real, string, list, tuple, view, generator, dict, name_space, function
+  undefined,
+  none,
+  boolean,
+  integer,
+  real,
+  string,
+  list,
+  tuple,
+  view,
+  generator,
+  dict,
+  name_space,
+  function
 };
 const char* kind_name(Kind kind);
 
@@ -56,8 +68,9 @@ struct Value {
   double number() const { return is(Kind::real) ? real : double(integer); }
 };
 struct Items {
-  std::vector<Value> values, keys = {};  // keys: strings and integers, as inserted; only in dicts and namespaces
-  int depth = 1;                         // of the lists and dicts in it
+  std::vector<Value> values,
+      keys = {};  // keys: strings and integers, as inserted; only in dicts and namespaces
+  int depth = 1;  // of the lists and dicts in it
 
   Value* find(std::string_view key);
   Value* find(const Value& key);
@@ -97,9 +110,8 @@ int compare(Context& c, const Value& a, const Value& b);  // < 0, 0, > 0; Error:
 const std::vector<Value>& iterate(Context& c, const Value& v);
 Text to_text(Context& c, const Value& v);  // str(v)
 struct Notation {                          // of a value inside text
-  bool python = false, ascii = false, sort_keys = false;
+  bool python = false, ascii = false;
   int indent = -1;  // < 0: on one line
-  std::string item = ", ", key = ": ";
 };
 void write(Context& c, const Value& v, const Notation& notation, int level, Text& out);  // appends
 
@@ -117,7 +129,7 @@ struct Builtin {
 };
 extern const std::span<const Builtin> kStringBuiltins;  // strings.cpp; the others are in builtins.cpp
 // What `loop` has, besides previtem and nextitem, which are missing at the ends.
-inline constexpr std::string_view kLoopNames[] = {"index0", "index",    "revindex0", "revindex", "first",
+inline constexpr std::string_view kLoopNames[] = {"index0", "index",  "revindex0", "revindex", "first",
                                                   "last",   "length", "previtem",  "nextitem"};
 const Builtin* find_builtin(Builtin::Kind kind, std::string_view name);
 const Text& string_of(Context& c, const Value& v);  // Error: it is something else
@@ -143,7 +155,20 @@ Value binary(Context& c, std::string_view op, const Value& left, const Value& ri
 // capture: a body, and a value in which the body's text is called "|". macro: the body, then a `set` with the default
 // for each parameter. macro_call: a `set` for each argument, of "" if it has no name.
 enum class Op {
-  block, for_, output, set, condition, call, binary, missing, string, number, name, jump, capture, macro,
+  block,
+  for_,
+  output,
+  set,
+  condition,
+  call,
+  binary,
+  missing,
+  string,
+  integer,
+  name,
+  jump,
+  capture,
+  macro,
   macro_call
 };
 struct Node {

@@ -18,7 +18,8 @@ int64_t int_of(Context& c, const Value& v, int64_t otherwise) {
   return v.given() ? v.integer : otherwise;
 }
 
-Value get(Context& c, const Value& of, const Value& key) {  // x[key] and x.key: undefined if x has no such item
+Value get(Context& c, const Value& of,
+          const Value& key) {  // x[key] and x.key: undefined if x has no such item
   const Value& object = c.given(of);
   const Value missing{.name = key.is(Kind::string) ? &key.text->bytes : nullptr};
   if ((key.is(Kind::string) || key.is_int()) && (object.is(Kind::dict) || object.is(Kind::name_space))) {
@@ -89,30 +90,6 @@ Value set_attribute(Context& c, const Args& a) {  // namespace, attribute, value
   return {};
 }
 
-namespace {
-
-Value real_arithmetic(Context& c, std::string_view op, double x, double y) {
-  if (op == "/" && y == 0) c.fail("division by zero");
-  if (op == "//" || op == "%") c.fail(fmt::format("unsupported: {} of real numbers", op));
-  return {.kind = Kind::real, .real = op == "+" ? x + y : op == "-" ? x - y : op == "*" ? x * y : x / y};
-}
-
-Value arithmetic(Context& c, std::string_view op, int64_t x, int64_t y) {
-  if ((op == "%" || op == "//") && y <= 0)
-    c.fail(fmt::format("unsupported: {} by something that is not positive", op));
-  const auto remainder = [&] { return x % y < 0 ? x % y + y : x % y; };  // has the sign of y, in Python
-  if (op == "%") return integer(remainder());
-  if (op == "//") return integer(x / y - (x % y < 0));
-  int64_t result = 0;
-  if (op == "+"   ? __builtin_add_overflow(x, y, &result)
-      : op == "-" ? __builtin_sub_overflow(x, y, &result)
-                  : __builtin_mul_overflow(x, y, &result))
-    c.fail("a number is beyond 64 bits");
-  return integer(result);
-}
-
-}  // namespace
-
 bool contains(Context& c, const Value& container, const Value& item) {
   if (container.is(Kind::string)) return find(c, *container.text, string_of(c, item), 0) != std::string::npos;
   const std::vector<Value>& items = iterate(c, container);
@@ -131,7 +108,8 @@ Value concatenate(Context& c, const Text& a, const Text& b) {
     for (size_t i = 0; i < text->bytes.size(); ++i) {
       static constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
       const size_t special = std::string_view("&<>'\"").find(text->bytes[i]);
-      const std::string shown = special < std::size(kEntities) ? kEntities[special] : text->bytes.substr(i, 1);
+      const std::string shown =
+          special < std::size(kEntities) ? kEntities[special] : text->bytes.substr(i, 1);
       c.append(out, {shown, std::string(shown.size(), text->origin[i])});
     }
   }
@@ -161,12 +139,20 @@ Value binary(Context& c, std::string_view op, const Value& a, const Value& b) {
   }
   if (op[0] == '<' || op[0] == '>') {
     const int order = compare(c, a, b);
-    return boolean(op[0] == '<' ? order < 0 || (op == "<=" && order == 0) : order > 0 || (op == ">=" && order == 0));
+    return boolean(op[0] == '<' ? order < 0 || (op == "<=" && order == 0)
+                                : order > 0 || (op == ">=" && order == 0));
   }
-  if (!c.given(a).is_number() || !c.given(b).is_number())
+  if (!c.given(a).is_int() || !c.given(b).is_int())
     c.fail(fmt::format("unsupported: {} {} {}", kind_name(a.kind), op, kind_name(b.kind)));
-  if (op == "/" || a.is(Kind::real) || b.is(Kind::real)) return real_arithmetic(c, op, a.number(), b.number());
-  return arithmetic(c, op, a.integer, b.integer);
+  const int64_t x = a.integer, y = b.integer;
+  if (op == "%" && y <= 0) c.fail("unsupported: % of something that is not positive");
+  if (op == "%") return integer(x % y < 0 ? x % y + y : x % y);  // has the sign of y, in Python
+  int64_t result = 0;
+  const bool over = op == "+"   ? __builtin_add_overflow(x, y, &result)
+                    : op == "-" ? __builtin_sub_overflow(x, y, &result)
+                                : __builtin_mul_overflow(x, y, &result);
+  if (over) c.fail("a number is beyond 64 bits");
+  return integer(result);
 }
 
 }  // namespace nano::jinja

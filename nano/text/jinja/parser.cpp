@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "text/jinja/jinja.h"          // Node, Builtin
+#include "text/jinja/jinja.h"    // Node, Builtin
 #include "text/jinja/scanner.h"  // Scanner
 
 namespace nano::jinja {
@@ -17,7 +17,7 @@ constexpr int kMaxDepth = 300;    // of the tree: a + b + c … makes a deep one
 
 // Binary operators, each row binding tighter than those before; `not` as the comparisons.
 const Words kOperators[] = {{"or"},     {"and"}, {"==", "!=", "<", "<=", ">", ">=", "in", "not in"},
-                            {"+", "-"}, {"~"},   {"*", "/", "//", "%"}};
+                            {"+", "-"}, {"~"},   {"*", "%"}};
 constexpr size_t kComparison = 2;
 
 class Parser : Scanner {
@@ -216,7 +216,7 @@ class Parser : Scanner {
   Node unary() {
     if (!skip("-")) return postfix(primary());
     const Level level(*this);
-    return make(Op::binary, "-", make(Op::number, "0"), unary());
+    return make(Op::binary, "-", make(Op::integer, "0"), unary());
   }
 
   Node primary() {
@@ -231,11 +231,9 @@ class Parser : Scanner {
     }
     if (is_string(word_)) return string();
     if (!word_.empty() && is_digit(word_[0])) {
-      const size_t dot = std::min(word_.find('.'), word_.size() - 1);  // only digits on both sides
-      const auto digits = std::count_if(word_.begin(), word_.end(), is_digit);
-      if (word_.size() > 18 || size_t(digits) + (word_[dot] == '.') != word_.size() || word_.back() == '.')
+      if (!std::all_of(word_.begin(), word_.end(), is_digit) || word_.size() > 18)
         fail(fmt::format("unsupported number '{}'", word_));
-      return make(Op::number, next());
+      return make(Op::integer, next());
     }
     if (!is_name(word_) || any_of({"and", "or", "not", "in", "is", "if", "else"}, word_))
       unexpected("an expression");
@@ -329,7 +327,8 @@ class Parser : Scanner {
     const Builtin* builtin = find_builtin(kind, function);
     if (!builtin) fail(fmt::format("unsupported {} '{}'", kKinds[kind], function));
     const auto wrong = [&](const std::string& problem) { fail(fmt::format("'{}': {}", function, problem)); };
-    const Words params(builtin->params.begin(), std::find(builtin->params.begin(), builtin->params.end(), ""));
+    const Words params(builtin->params.begin(),
+                       std::find(builtin->params.begin(), builtin->params.end(), ""));
     std::vector<Node> given(params.size(), missing());
     size_t place = 0;
     for (bool more = skip("("); more && !skip(")"); ++place) {

@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"  // Error
+#include "base/error.h"        // Error
 #include "text/jinja/jinja.h"  // strip, kWhiteSpace
-#include "text/utf8.h"   // first_character, replace_text
+#include "text/utf8.h"         // first_character, replace_text
 
 namespace nano::jinja {
 

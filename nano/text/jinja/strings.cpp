@@ -1,5 +1,8 @@
 // What a template can do with strings. Each byte of a result knows where it came from: a piece of a string keeps its
 // origin, and what a filter adds is the template's.
+#include <algorithm>
+#include <cctype>
+
 #include <fmt/format.h>
 #include <utf8proc.h>
 
@@ -41,8 +44,10 @@ Value split(Context& c, const Args& a) {
     std::string_view rest = strip(text.bytes, kWhiteSpace, true, false);
     for (; !rest.empty(); rest = strip(rest, kWhiteSpace, true, false), --more) {
       size_t end = 0;
-      while (end < rest.size() && (more == 0 || !strip(rest.substr(end, 4), kWhiteSpace, true, false).empty()))
-        end += first_character(rest.substr(end));
+      for (size_t size; end < rest.size(); end += size) {
+        size = first_character(rest.substr(end));
+        if (more != 0 && strip(rest.substr(end, size), kWhiteSpace, true, false).empty()) break;
+      }
       parts.push_back(part(c, text, rest.substr(0, end)));
       rest.remove_prefix(end);
     }
@@ -79,96 +84,48 @@ Value replace(Context& c, const Args& a) {
   return join(c, {split(c, {a[0], a[1], a[3]}), c.string(string_of(c, a[2]))});
 }
 
-// --- cases. title: as Jinja's filter; words: as Python's method.
-enum class Case { upper, lower, title, words, capitalize };
+enum class Case { upper, lower, title, capitalize };
 
-// Does the character at the start of `text` stand between words?
-bool between_words(Case mode, std::string_view text, int32_t code) {
-  if (mode == Case::title)
-    return std::string_view("-({[<").find(text[0]) != std::string::npos ||
-           strip(text, kWhiteSpace, true, false).empty();
-  const auto category = utf8proc_category(code);
-  return mode == Case::words && (category < UTF8PROC_CATEGORY_LU || category > UTF8PROC_CATEGORY_LT);
-}
-
-// Those whose other case is several characters, or depends on where they stand.
-bool has_no_simple_case(int32_t c, bool up) {
-  if (!up) return c == 0x130 || c == 0x3a3;
-  return c == 0xdf || c == 0x149 || c == 0x1f0 || c == 0x390 || c == 0x3b0 || c == 0x587 ||
-         (c >= 0x1e96 && c <= 0x1e9a) || (c >= 0x1f50 && c <= 0x1ffc) || (c >= 0xfb00 && c <= 0xfb17);
-}
-
+// Letters beyond ASCII whose case would change are refused: some become two, some depend on where they stand.
 template <Case mode>
 Value cased(Context& c, const Args& a) {
-  const Text& text = string_of(c, a[0]);
-  Text out;
-  bool first = true;
-  for (size_t at = 0, size; at < text.bytes.size(); at += size) {
-    const std::string_view rest = std::string_view(text.bytes).substr(at);
-    size = first_character(rest);
+  Text out = string_of(c, a[0]);
+  bool first = true;  // of the text; with title, of a word
+  for (size_t at = 0, size; at < out.bytes.size(); at += size) {
+    size = first_character(std::string_view(out.bytes).substr(at));
+    const std::string character = out.bytes.substr(at, size);
     const bool up = mode == Case::upper || (mode != Case::lower && first);
-    int32_t code = 0;
-    utf8proc_uint8_t changed[4] = {};
-    auto length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest.data()), int64_t(size), &code);
-    if (length > 0) {
-      if (has_no_simple_case(code, up)) c.fail(fmt::format("unsupported: the other case of '{}'", rest.substr(0, size)));
-      const bool title = up && (mode == Case::words || mode == Case::capitalize);
-      code = title ? utf8proc_totitle(code) : up ? utf8proc_toupper(code) : utf8proc_tolower(code);
-      length = utf8proc_encode_char(code, changed);
-      out.bytes.append(reinterpret_cast<const char*>(changed), size_t(length));
-    } else {
-      out.bytes.append(rest.substr(0, size)), length = int64_t(size);  // not UTF-8: as it is
+    const bool space = strip(character, kWhiteSpace, true, false).empty();
+    first = mode == Case::title && (space || std::string_view("-({[<").find(character) != std::string::npos);
+    if (size == 1) {
+      const auto byte = static_cast<unsigned char>(character[0]);
+      out.bytes[at] = char(up ? std::toupper(byte) : std::tolower(byte));
+      continue;
     }
-    out.origin.append(size_t(length), text.origin[at]);
-    first = between_words(mode, rest.substr(0, size), code);
+    int32_t code = 0;
+    utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()), int64_t(size), &code);
+    const bool small = utf8proc_category(code) == UTF8PROC_CATEGORY_LL || utf8proc_toupper(code) != code;
+    if (up ? small : utf8proc_tolower(code) != code)
+      c.fail(fmt::format("unsupported: another case of '{}'", character));
   }
   return c.string(std::move(out));
 }
 
-// --- formats
-// '{} {0} {name}'.format(…) and '%s %d' | format(…), without any of their many options.
+// '%s' | format(…) and '{}'.format(…), without their options.
 template <bool percent>
 Value format(Context& c, const Args& a) {
-  const Text& text = string_of(c, a[0]);
-  const std::string& bytes = text.bytes;
+  const Value parts = split(c, {a[0], c.string(percent ? "%s" : "{}", Text::kOwn), {}});
+  const size_t n = parts.items->values.size();
   Text out;
-  size_t next = 1;
-  for (size_t at = 0; at < bytes.size(); ++at) {
-    const std::string_view rest = std::string_view(bytes).substr(at), two = rest.substr(0, 2);
-    if (rest[0] != (percent ? '%' : '{') && (percent || rest[0] != '}')) {
-      c.append(out, text.slice(at, 1));
-      continue;
-    }
-    ++at;
-    if (two == "%%" || two == "{{" || two == "}}") {
-      c.append(out, text.slice(at, 1));
-      continue;
-    }
-    const bool known = percent ? two == "%s" || two == "%d" : two == "{}";
-    if (!known) c.fail(fmt::format("unsupported in a format: '{}'", rest.substr(0, 8)));
-    if (next >= a.size() || !a[next].given()) c.fail("a format has more places than values");
-    if (two == "%d" && !a[next].is_int()) c.fail("%d of something that is not an integer");
-    c.append(out, two == "%d" ? to_text(c, integer(a[next].integer)) : to_text(c, a[next]));
-    ++next;
+  for (size_t i = 0; i < n; ++i) {
+    const Text& part = *parts.items->values[i].text;
+    if (part.bytes.find_first_of(percent ? "%" : "{}") != std::string::npos)
+      c.fail("unsupported: a format of more than %s or {}");
+    if (i > 0 && (i >= a.size() || !a[i].given())) c.fail("a format has more places than values");
+    if (i > 0) c.append(out, to_text(c, a[i]));
+    c.append(out, part);
   }
-  if (percent && next < a.size() && a[next].given()) c.fail("a format has fewer places than values");
-  return c.string(std::move(out));
-}
-
-Value indent(Context& c, const Args& a) {  // width, first, blank
-  const Text text = to_text(c, a[0]);
-  if (text.bytes.find_first_of("\r\v\f\x1c\x1d\x1e") != std::string::npos)
-    c.fail("unsupported: indent of lines that do not end in \\n");
-  const std::string margin =
-      a[1].is(Kind::string) ? string_of(c, a[1]).bytes : std::string(size_t(std::clamp<int64_t>(int_of(c, a[1], 4), 0, 99)), ' ');
-  const Text space{margin, std::string(margin.size(), Text::kOwn)};
-  Text out;
-  for (size_t at = 0; at <= text.bytes.size();) {
-    const size_t end = std::min(text.bytes.find('\n', at), text.bytes.size());
-    if (at == 0 ? truthy(a[2]) : truthy(a[3]) || end > at) c.append(out, space);
-    c.append(out, text.slice(at, end + 1 - at));
-    at = end + 1;
-  }
+  if (percent && n < a.size() && a[n].given()) c.fail("a format has fewer places than values");
   return c.string(std::move(out));
 }
 
@@ -179,17 +136,10 @@ Value safe(Context& c, const Args& a) {
 }
 
 Value tojson(Context& c, const Args& a) {
-  Notation n{.ascii = truthy(a[1]), .sort_keys = truthy(a[4])};
-  if (a[2].given() && !a[2].is(Kind::none)) {
-    n.indent = int(int_of(c, a[2], 0));
-    if (n.indent < 0 || n.indent > 16) c.fail("indent must be 0 to 16");
-    n.item = ",";
-  }
-  if (a[3].given() && !a[3].is(Kind::none)) {
-    const std::vector<Value>& separators = iterate(c, a[3]);
-    if (separators.size() != 2) c.fail("tojson: separators are two strings");
-    n.item = string_of(c, separators[0]).bytes, n.key = string_of(c, separators[1]).bytes;
-  }
+  Notation n{.ascii = truthy(a[1])};
+  if (!a[2].is(Kind::none)) n.indent = int(std::clamp<int64_t>(int_of(c, a[2], -1), -1, 17));
+  if (n.indent > 16 || (a[2].given() && n.indent < 0 && !a[2].is(Kind::none)))
+    c.fail("indent must be 0 to 16");
   Text out;
   write(c, a[0], n, 0, out);
   return c.string(std::move(out));
@@ -215,14 +165,13 @@ constexpr Builtin kTable[] = {
     {B::filter, "capitalize", {}, 0, of_text<cased<Case::capitalize>>},
     {B::filter, "format", {"0", "1", "2", "3", "4"}, 0, of_text<format<true>>},
     {B::filter, "from_json", {}, 0, from_json},
-    {B::filter, "indent", {"width", "first", "blank"}, 0, indent},
     {B::filter, "join", {"d"}, 0, join},
     {B::filter, "lower", {}, 0, of_text<cased<Case::lower>>},
     {B::filter, "replace", {"old", "new", "count"}, 2, of_text<replace>},
     {B::filter, "safe", {}, 0, safe},
     {B::filter, "string", {}, 0, [](Context& c, const Args& a) { return c.string(to_text(c, a[0])); }},
     {B::filter, "title", {}, 0, of_text<cased<Case::title>>},
-    {B::filter, "tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, tojson},
+    {B::filter, "tojson", {"ensure_ascii", "indent"}, 0, tojson},
     {B::filter, "trim", {"chars"}, 0, of_text<stripped<true, true>>},
     {B::filter, "upper", {}, 0, of_text<cased<Case::upper>>},
 
@@ -237,7 +186,6 @@ constexpr Builtin kTable[] = {
     {B::method, "split", {"sep", "maxsplit"}, 0, split},
     {B::method, "startswith", {"prefix"}, 1, starts<false>},
     {B::method, "strip", {"chars"}, 0, stripped<true, true>},
-    {B::method, "title", {}, 0, cased<Case::words>},
     {B::method, "upper", {}, 0, cased<Case::upper>}};
 
 }  // namespace

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
-#include "base/error.h"  // Error
+#include "base/error.h"        // Error
 #include "text/jinja/jinja.h"  // Context, Value, Text
-#include "text/utf8.h"   // first_character, last_character
+#include "text/utf8.h"         // first_character, last_character
 
 namespace nano::jinja {
 namespace {
@@ -120,9 +120,11 @@ Value Context::from_json(const nlohmann::ordered_json& json, char origin, int de
 
 // --- Python's meaning
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[] = {
-      "undefined", "none",  "boolean",           "integer",   "real number", "string",  "list",
-      "tuple",     "range or view of a mapping", "generator", "mapping",     "namespace", "function"};
+  static constexpr const char* kNames[] = {"undefined", "none",        "boolean",
+                                           "integer",   "real number", "string",
+                                           "list",      "tuple",       "range or view of a mapping",
+                                           "generator", "mapping",     "namespace",
+                                           "function"};
   return kNames[int(kind)];
 }
 
@@ -160,12 +162,8 @@ int compare(Context& c, const Value& a, const Value& b) {
     c.charge(std::min(a.text->bytes.size(), b.text->bytes.size()) / 32);
     return a.text->bytes.compare(b.text->bytes);  // UTF-8's order is that of the characters
   }
-  if (!a.is_sequence() || a.kind != b.kind)
-    c.fail(fmt::format("{} and {} have no order", kind_name(c.given(a).kind), kind_name(c.given(b).kind)));
-  const std::vector<Value>&x = a.items->values, &y = b.items->values;
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
-    if (!equal(c, x[i], y[i])) return compare(c, x[i], y[i]);
-  return x.size() < y.size() ? -1 : x.size() > y.size();
+  c.fail(fmt::format("unsupported: the order of {} and {}", kind_name(c.given(a).kind),
+                     kind_name(c.given(b).kind)));
 }
 
 size_t find(Context& c, const Text& text, const Text& what, size_t from) {
@@ -264,25 +262,22 @@ void write(Context& c, const Value& v, const Notation& n, int level, Text& out) 
   if (!v.is_sequence() && !v.is(Kind::dict))
     c.fail(fmt::format("unsupported: printing a {}{}", kind_name(v.kind), n.python ? "" : " as JSON"));
   const bool dict = v.is(Kind::dict), tuple = v.is(Kind::tuple) && n.python;
-  std::vector<size_t> order(v.items->values.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto less = [&](size_t a, size_t b) { return compare(c, v.items->keys[a], v.items->keys[b]) < 0; };
-  if (n.sort_keys && dict) std::sort(order.begin(), order.end(), less);
   put(dict ? "{" : tuple ? "(" : "[");
-  for (const size_t i : order) {
-    if (i != order[0]) put(n.item);
+  const size_t size = v.items->values.size();
+  for (size_t i = 0; i < size; ++i) {
+    if (i > 0) put(n.indent < 0 ? ", " : ",");
     new_line(level + 1);
     if (dict) {
       const Value& key = v.items->keys[i];
       const bool shown = n.python || key.is(Kind::string);  // JSON has only strings as keys
       if (key.is(Kind::boolean)) c.fail("unsupported: printing a boolean key");
       write(c, shown ? key : c.string(to_text(c, key)), n, level, out);
-      put(n.key);
+      put(": ");
     }
     write(c, v.items->values[i], n, level + 1, out);
   }
-  if (!order.empty()) new_line(level);
-  put(dict ? "}" : !tuple ? "]" : order.size() == 1 ? ",)" : ")");
+  if (size > 0) new_line(level);
+  put(dict ? "}" : !tuple ? "]" : size == 1 ? ",)" : ")");
 }
 
 }  // namespace nano::jinja
