@@ -22,6 +22,8 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
 // An answer on stdout while it comes; at the end a line break, after what the decoder of a stopped one held back.
 void print_delta(const RequestOutput& output);
 void print_rest(const RequestOutput& output);
+// Of answers that did not end by themselves: "[stopped]", "[cut: …]", "[cut 2 of 3 answers: …]"; "" if all did.
+std::string ending_marks(const std::vector<RequestOutput>& results);
 
 // The sums of the requests that ran. Times as in RequestMetrics: the earliest arrival and first token, the last end.
 struct Totals {

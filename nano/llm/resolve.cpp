@@ -161,6 +161,8 @@ Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, in
   m.num_gpu_blocks_override = options.num_gpu_blocks_override;
   if (m.num_gpu_blocks_override) in_range(*m.num_gpu_blocks_override, 1, "--num-gpu-blocks-override");
   m.block_size = r.block_size;
+  m.least_model_len =
+      std::max(1, in_range(options.long_prefill_token_threshold, 0, "--long-prefill-token-threshold"));
   auto plan_scratch = [&] {
     r.notes.clear();
     if (r.block_size < asked_block_size)
