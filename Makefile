@@ -31,7 +31,7 @@ CPPFLAGS += -Inano -Itests -MMD -MP -DNANO_BUILD_DIR='"$(BUILD)"'
 GCC_ONLY := $(if $(findstring clang,$(CXX)),,-Wno-restrict -fno-tree-slp-vectorize)
 CXXFLAGS += -std=c++20 -g -fno-omit-frame-pointer -ffp-contract=off -Wall -Wextra -Werror $(GCC_ONLY) $(FLAGS_$(FLAVOUR))
 LDFLAGS += $(filter -fsanitize=%,$(FLAGS_$(FLAVOUR)))
-LDLIBS += -lfmt -lpcre2-8 -lutf8proc -lpthread
+LDLIBS += -ledit -lfmt -lpcre2-8 -lutf8proc -lpthread
 
 SOURCES := $(sort $(wildcard nano/*/*.cpp nano/*/*/*.cpp))
 OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
@@ -51,21 +51,24 @@ all: build/nano
 build/nano: $(BUILD)/nano
 	@ln -sf $(FLAVOUR)/nano $@
 
+# A line for each file made; V=1: the commands.
+quiet = $(if $(V),,@echo "  $(1) $(patsubst %.o,%.cpp,$(@:$(BUILD)/obj/%=%))";)
+
 # Another compiler or other flags make new objects.
 COMMAND := $(BUILD)/command
 
 $(BUILD)/obj/%.o: %.cpp $(COMMAND)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
+	$(call quiet,CXX )$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
 
 $(BUILD)/nano: $(BUILD)/obj/nano/main.o $(OBJECTS)
-	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/obj/%.o) $(OBJECTS)
-	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/obj/%.o) $(BUILD)/obj/tests/test_main.o $(OBJECTS)
-	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # Everything that a new machine needs: `make demo` and `make test` do it themselves.
 .PHONY: deps fuzz-deps models
@@ -113,7 +116,7 @@ tiles:
 	@$(MAKE) --no-print-directory FLAVOUR=tiles build/tiles/kernel_tests
 	build/tiles/kernel_tests
 $(BUILD)/kernel_tests: $(KERNEL_OBJECTS)
-	$(CXX) $(FLAGS_$(FLAVOUR)) $^ -lpthread -o $@
+	$(call quiet,LINK)$(CXX) $(FLAGS_$(FLAVOUR)) $^ -lpthread -o $@
 
 # One token's path through the debugger, with the values that must be seen; and what the debugger's printers print.
 DEBUGGED := --device ref --max-tokens 2 --block-size 4 --num-gpu-blocks-override 16 --max-model-len 64
@@ -134,7 +137,7 @@ fuzz: fuzz-deps
 fuzz-run: $(FUZZERS:%=run-%)
 	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
 build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(OBJECTS)
-	$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
+	$(call quiet,LINK)$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
 $(FUZZERS:%=run-%): run-%: build/fuzz/%
 	@mkdir -p build/fuzz/new/$*
 	$< -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=3000 -verbosity=0 -print_final_stats=0 \
@@ -151,7 +154,7 @@ clean:
 # For clangd and editors.
 .PHONY: compile_commands.json
 compile_commands.json:
-	@$(MAKE) -nB --no-print-directory FLAVOUR=debug build/debug/nano build/debug/tests | .ci/compile_commands > $@
+	@$(MAKE) -nB V=1 --no-print-directory FLAVOUR=debug build/debug/nano build/debug/tests | .ci/compile_commands > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
 $(shell mkdir -p $(BUILD); echo '$(CXX) $(CPPFLAGS) $(CXXFLAGS)' > $(COMMAND).now; \

@@ -40,20 +40,33 @@ const Command kCommands[] = {
     {"trace summary", "what the scheduler did, from a --trace file", trace_summary_command},
 };
 
+// Those that begin with `prefix`.
+void print_commands(const std::string& prefix) {
+  for (const Command& command : kCommands)
+    if (std::string(command.name).rfind(prefix, 0) == 0)
+      fmt::print("  {:<17} {}\n", command.name, command.help);
+}
+
 void print_help() {
   fmt::print(
       "nano: a small LLM inference engine to read and to teach from\n\n"
       "usage: build/nano COMMAND MODEL …\n"
       "MODEL is a .gguf file, a Hugging Face directory, or a name: tiny, smollm2\n\n");
-  for (const Command& command : kCommands) fmt::print("  {:<17} {}\n", command.name, command.help);
+  print_commands("");
   fmt::print(
       "\n`build/nano COMMAND --help` lists the flags, their defaults and what each teaches.\n"
       "  build/nano run tiny \"In the beginning\" --raw\n"
       "  build/nano chat smollm2\n");
 }
 
-int dispatch(const Args& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+bool asks_for_help(const std::string& arg) { return arg == "--help" || arg == "-h" || arg == "help"; }
+
+int dispatch(Args args) {
+  if (args.size() > 1 && asks_for_help(args[0])) {  // help bench serve
+    args.erase(args.begin());
+    args.push_back("--help");
+  }
+  if (args.empty() || asks_for_help(args[0])) {
     print_help();
     return args.empty() ? 2 : 0;
   }
@@ -62,13 +75,23 @@ int dispatch(const Args& args) {
     return 0;
   }
   const std::string two_words = args.size() > 1 ? args[0] + " " + args[1] : "";
-  std::string names;
+  Args names, group;  // "bench" is a group
   for (const Command& command : kCommands) {
     if (args[0] == command.name) return command.function(Args(args.begin() + 1, args.end()));
     if (two_words == command.name) return command.function(Args(args.begin() + 2, args.end()));
-    names += (names.empty() ? "" : ", ") + std::string(command.name);
+    names.push_back(command.name);
+    if (names.back().rfind(args[0] + " ", 0) == 0) group.push_back(command.name);
   }
-  throw Error("'" + args[0] + "' is not a command", "nano", "one of " + names);
+  if (!group.empty() && args.size() > 1 && asks_for_help(args[1])) {
+    print_commands(args[0] + " ");
+    return 0;
+  }
+  const std::string& given = group.empty() || args.size() == 1 ? args[0] : two_words;
+  const Args& choices = group.empty() ? names : group;
+  const std::string near = closest(given, choices);
+  throw Error(
+      "'" + given + "' is not a command", "nano",
+      near.empty() ? fmt::format("one of {}", fmt::join(choices, ", ")) : "did you mean " + near + "?");
 }
 
 // A closed stdin, stdout or stderr must not become the number of a file we open: a trace would get the messages.

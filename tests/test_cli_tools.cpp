@@ -82,14 +82,14 @@ TEST_CASE("info --params 70e9 is 140, 70 and 35 GB, and only the last two fit in
   CHECK(rows[2]["bytes"] == 35'000'000'000);
   CHECK(rows[0]["fits"] == false);
   CHECK(rows[2]["fits"] == true);
-  CHECK(contains(run_nano({"info", "--params", "70e9"}).out, "140.00 GB"));
+  CHECK(contains(run_nano({"info", "--params", "70e9"}).out, "140 GB"));
 }
 
 TEST_CASE("info --config: 7B at 8K × 8 is 32 GiB of KV, 70B does not fit an 80 GB device in fp16") {
   const auto small = run_nano({"info", "--config", nano_test::data_path("golden/llama2_7b_8k.json"),
                                "--kv-cache-dtype", "float16", "--max-num-seqs", "8"});
   REQUIRE(small.exit_code == 0);
-  CHECK(contains(small.out, "34.36 GB (32.00 GiB) for 8 of them"));
+  CHECK(contains(small.out, "34.4 GB (32.0 GiB) for 8 of them"));
   CHECK(contains(small.out, "MHA"));
   const std::string big = nano_test::data_path("golden/llama2_70b.json");
   const Json out = Json::parse(run_nano({"info", "--config", big, "--device-memory", "80GB", "--json"}).out);
@@ -99,8 +99,8 @@ TEST_CASE("info --config: 7B at 8K × 8 is 32 GiB of KV, 70B does not fit an 80 
   const auto refused =
       run_nano({"run", "x", "--load-format", "dummy", "--model", big, "--device-memory", "80GB"});
   CHECK(refused.exit_code == 2);
-  CHECK(contains(refused.err, "80.00 GB (74.51 GiB) device memory"));
-  CHECK(contains(refused.err, "137.95 GB"));
+  CHECK(contains(refused.err, "80.0 GB (74.5 GiB) device memory"));
+  CHECK(contains(refused.err, "138 GB"));
 }
 
 TEST_CASE("a config.json alone runs with random weights, and needs no tokenizer") {
@@ -131,7 +131,7 @@ TEST_CASE("info of a model adds up") {
 
 TEST_CASE("info says the KV cache that run then has") {
   auto tokens = [](const std::string& text) {
-    const std::string before = "GPU KV cache size: ";
+    const std::string before = "KV cache size: ";
     REQUIRE(contains(text, before));
     return std::stoll(text.substr(text.find(before) + before.size()));
   };
@@ -145,7 +145,7 @@ TEST_CASE("info says the KV cache that run then has") {
     CAPTURE(said, has);
     CHECK(std::abs(said - has) <= (flags.size() == 2 && flags[0] == "--device-memory" ? has / 100 : 0));
   }
-  CHECK(contains(run_nano({"info", tiny()}).out, "\n`build/nano run` with these flags, about:\nmemory "));
+  CHECK(contains(run_nano({"info", tiny()}).out, "`build/nano run` take with these flags, about?\nmemory "));
   const auto refused = run_nano({"info", tiny(), "--device-memory", "10MB"});
   CHECK(refused.exit_code == 0);
   CHECK(contains(refused.out, "no memory for the cache blocks"));

@@ -1,59 +1,10 @@
-// llm/options: human integers, and the table that all command lines are made from.
+// llm/options: the table that all command lines are made from.
 #include <set>
 #include <string>
 
-#include "base/error.h"    // Error
-#include "base/format.h"   // parse_human_int
-#include "llm/options.h"   // EngineOptions, engine_flags
-#include "catch.h"         // Catch2, version 2 or 3
-
-using nano::parse_human_int;
-
-TEST_CASE("human integers mean what vLLM means by them") {
-  const std::pair<const char*, int64_t> cases[] = {
-      {"0", 0},
-      {"-1", -1},
-      {"4096", 4096},
-      {"1k", 1000},
-      {"1K", 1024},
-      {"25.6k", 25600},
-      {"4.35k", 4350},
-      {"2m", 2'000'000},
-      {"2M", 2 << 20},
-      {"1g", 1'000'000'000},
-      {"1G", 1 << 30},
-      {"70e9", 70'000'000'000},
-      {"80GB", 80'000'000'000},
-      {"80GiB", int64_t(80) << 30},
-      {"5B", 5},
-      {"64kB", 64'000},
-      {"64KB", 64'000},
-      {"64KiB", 65'536},
-      {"+3", 3},
-      {"9007199254740993", 9007199254740993},  // not a double
-      {"9223372036854775807", INT64_MAX},
-  };
-  for (const auto& [text, value] : cases) {
-    CAPTURE(text);
-    CHECK(parse_human_int(text, "x") == value);
-  }
-}
-
-TEST_CASE("what is no whole number is refused, with the flag's name") {
-  for (const char* text : {"",    " ",  "5 ",   " 5",  "abc",     "1.5",  "1kk",  "1x",
-                           "1iB", "k",  "B",    "nan", "inf",     "0x10", "1e30", "9223372036854775808",
-                           "1,2", "--", "1kBB", "1KI", "1.0001k", "5\n",  "五"}) {
-    CAPTURE(text);
-    CHECK_THROWS_AS(parse_human_int(text, "--block-size"), nano::Error);
-  }
-  try {
-    parse_human_int("many", "--block-size");
-    CHECK(false);
-  } catch (const nano::Error& e) {
-    CHECK(e.where == "--block-size");
-    CHECK(std::string(e.what()).find("many") != std::string::npos);
-  }
-}
+#include "base/error.h"   // Error
+#include "llm/options.h"  // EngineOptions, engine_flags
+#include "catch.h"        // Catch2, version 2 or 3
 
 TEST_CASE("the table of flags has each name once, and help for each") {
   std::set<std::string> names;

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <random>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -45,6 +47,8 @@ std::string refusal(const nano::EngineOptions& options, int64_t weights = 1000) 
     return e.what();
   }
 }
+
+using nano_test::data_path;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -98,6 +102,58 @@ TEST_CASE("M1 the sum is printed, and the flag value it names is enough") {
   o.kv_cache_memory_bytes = 100;  // then this is the knob to turn, not the other one
   CHECK(contains(refusal(o), "give --kv-cache-memory-bytes"));
   CHECK(!contains(refusal(o), "give --device-memory"));
+}
+
+// What a refusal says would do, does: also where packing adds to what the file holds, and other flags depend on it.
+TEST_CASE("hints fed back into the command line start the engine") {
+  const std::vector<std::string> models = {
+      data_path("../lessons/models/tiny-Q8_0.gguf"),
+      data_path("golden/checkpoints/gguf-llama-k/gguf-llama-k.Q2_K.gguf"),
+      data_path("golden/checkpoints/gguf-gemma3/gguf-gemma3.Q4_0.gguf"),
+      data_path("golden/checkpoints/qwen3-bf16")};
+  std::minstd_rand random(1);
+  auto one_of = [&](const auto& list) { return list[random() % std::size(list)]; };
+  std::map<std::string, int> hints;
+  for (int i = 0; i < 200; ++i) {
+    nano::EngineOptions o;
+    o.model = models[size_t(i) % models.size()];
+    o.device = one_of(std::vector{"cpu", "ref"});
+    o.threads = 1;
+    o.block_size = one_of(std::vector{1, 16, 48, 100000});
+    o.paged_kv = random() % 4 != 0;
+    o.kv_cache = random() % 4 != 0;
+    o.enable_chunked_prefill = random() % 4 != 0;
+    o.long_prefill_token_threshold = one_of(std::vector{0, 0, 40});
+    o.gpu_memory_utilization = one_of(std::vector{0.92, 1.0, 0.3});
+    if (random() % 2) o.max_num_seqs = one_of(std::vector{1, 7, 64});
+    if (random() % 3 == 0) o.max_model_len = one_of(std::vector{-1, 50, 128});
+    const auto bytes = int64_t(std::pow(10.0, 3 + double(random() % 4500) / 1000));  // 1 kB … 30 MB
+    (random() % 3 == 0 ? o.kv_cache_memory_bytes : o.device_memory) = bytes;
+    std::string hint;
+    try {
+      nano::load_engine(o);
+    } catch (const nano::Error& e) {
+      hint = e.hint;
+    }
+    const std::pair<const char*, std::optional<int64_t> nano::EngineOptions::*> flags[] = {
+        {"--device-memory ", &nano::EngineOptions::device_memory},
+        {"--kv-cache-memory-bytes ", &nano::EngineOptions::kv_cache_memory_bytes},
+        {"--max-model-len ", &nano::EngineOptions::max_model_len}};
+    for (const auto& [flag, field] : flags) {
+      const size_t at = hint.find(flag);
+      if (at == std::string::npos) continue;
+      ++hints[flag];
+      nano::EngineOptions fed = o;
+      fed.*field = std::stoll(hint.substr(at + std::string(flag).size()));
+      INFO(o.model << " on " << o.device << ", " << bytes << " bytes: " << hint);
+      CHECK_NOTHROW(nano::load_engine(fed));
+    }
+  }
+  for (const auto& [flag, times] : hints) {
+    CAPTURE(flag);
+    CHECK(times > 5);
+  }
+  CHECK(hints.size() == 3);
 }
 
 TEST_CASE("the machine's memory is what a control group above this process allows") {

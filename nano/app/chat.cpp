@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstdio>
-#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include "app/cli.h"             // ArgParser
 #include "llm/llm.h"             // LLM
@@ -20,26 +18,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* const kHelp =
-    "/reset forgets the conversation, /exit leaves (so does Ctrl-D), /help prints this; Ctrl-C stops an "
-    "answer\n";
-
-// A line of stdin, read so that Ctrl-C at the prompt can be told from input: byte by byte, because what a buffer took
-// in could not be waited for.
-enum class Got { line, end, interrupted };
-Got read_line(Interrupt& interrupt, std::string& line) {
-  for (line.clear();;) {
-    pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt.descriptor(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0) continue;
-    if (interrupt.taken()) return Got::interrupted;
-    char byte;
-    const bool ended = read(STDIN_FILENO, &byte, 1) <= 0;
-    if (ended && line.empty()) return Got::end;
-    if (ended || byte == '\n') break;
-    line += byte;
-  }
-  if (!line.empty() && line.back() == '\r') line.pop_back();
-  return Got::line;
-}
+    "/reset forgets the conversation, /bye leaves (so do /exit, Ctrl-D and two Ctrl-C), /help prints this; "
+    "// begins a question with a slash; Ctrl-C stops an answer\n";
 
 struct Chat {
   LLM& llm;
@@ -76,11 +56,8 @@ struct Chat {
         llm.generate({prompt}, {params}, print_delta, [&] { return interrupt.taken(); });
     const RequestOutput& out = results.at(0);
     if (!out.error.empty()) return out;
-    const CompletionOutput& text = out.outputs.at(0);
     print_rest(out);
-    if (text.finish_reason == FinishReason::abort) print_stderr("{}\n", dim("[stopped]"));
-    if (text.finish_reason == FinishReason::length)
-      print_stderr("{}\n", dim("[cut: --max-tokens, or the context is full]"));
+    if (const std::string marks = ending_marks(results); !marks.empty()) print_stderr("{}\n", dim(marks));
     if (stats) print_stderr("{}\n", dim(stats_line(results)));
     return out;
   }
@@ -88,33 +65,38 @@ struct Chat {
 
 int loop(Chat& chat) {
   const bool interactive = stdin_is_terminal();
+  LineReader reader(chat.interrupt);
   if (interactive) print_stderr("{}", dim(kHelp));
-  bool failed = false;
+  bool failed = false, interrupted = false;
   chat.reset();
   for (std::string line;;) {
-    if (interactive) {
-      fmt::print("> ");
-      std::fflush(stdout);
-    }
-    const Got got = read_line(chat.interrupt, line);
-    if (got == Got::end) break;
-    if (got == Got::interrupted) {
+    if (interactive && !reader.edits()) fmt::print("> ");
+    std::fflush(stdout);
+    const LineReader::Got got = reader.read(line);
+    if (got == LineReader::Got::end) break;
+    const bool again = std::exchange(interrupted, got == LineReader::Got::interrupted);
+    if (interrupted) {
       if (!interactive || chat.interrupt.terminated()) return 1;
+      if (again) break;
       fmt::print("\n");
-      print_stderr("{}", dim(kHelp));
+      print_stderr("{}", dim("Ctrl-C once more leaves\n"));
       continue;
     }
     if (line.empty()) continue;
-    if (line == "/exit") break;
+    if (!interactive) fmt::print("> {}\n", line);  // so that what is written down can be read
+    if (line == "/bye" || line == "/exit") break;
     if (line == "/help") {
       print_stderr("{}", kHelp);
     } else if (line == "/reset") {
       chat.reset();
-    } else if (line[0] == '/') {
-      print_stderr("error: chat: '{}' is not a command ({})\n", line, "/help lists them");
+    } else if (line[0] == '/' && line.rfind("//", 0) != 0) {
+      print_stderr(
+          "error: chat: '{}' is not a command (/help lists them; a question that begins with / is "
+          "written with //)\n",
+          line);
     } else {
       try {  // a failed turn is not the end of the conversation
-        chat.turn(line);
+        chat.turn(line[0] == '/' ? line.substr(1) : line);
       } catch (const Error& error) {
         print_stderr("error: {}\n", error.what());
         failed = true;
@@ -148,6 +130,8 @@ int chat_command(const Args& args) {
   if (!llm->has_chat_template())
     throw Error("this model has no chat template", options.model,
                 "give --chat-template FILE, or use `run --raw`");
+  if (const std::string note = seed_note(options, params); options.stats && !note.empty())
+    print_stderr("{}\n", dim(note));
   Interrupt interrupt;
   Chat chat{*llm, params, system, options.stats, interrupt};
   const int exit_code = loop(chat);

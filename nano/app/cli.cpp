@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -14,15 +15,43 @@ namespace {
 constexpr size_t kMaxArgument = 4 << 20;
 constexpr size_t kHelpColumn = 34, kHelpWidth = 74;
 
+// llama.cpp's letters.
+const std::map<std::string, std::string> kLetters = {{"model", "-m"},         {"prompt", "-p"},
+                                                     {"max-tokens", "-n"},    {"threads", "-t"},
+                                                     {"max-model-len", "-c"}, {"seed", "-s"}};
+
+// Of each command, at the end of its --help. A test runs them.
+const char* const kExamples[] = {
+    "run tiny \"In the beginning\" --temperature 0 -n 20",
+    "run tiny \"In the\" --n 3 --seed 7 --json",
+    "run smollm2 -p \"Why is the sky blue?\"",
+    "chat smollm2 --system \"You are a poet.\" --temperature 0.7",
+    "info tiny --kv-heads 1 --weight-bits 4",
+    "info --params 70e9 --device-memory 80GB",
+    "tokenize tiny \"In the beginning\"",
+    "ppl tiny --file README.md --ctx 128",
+    "bench latency tiny --input-len 32 --output-len 16 --num-iters 3",
+    "bench throughput tiny --input-len 32 --output-len 16 --num-prompts 20",
+    "bench gemm --formats W4A16 --rows 1,8 --shapes 512x512",
+    "bench serve tiny --num-prompts 8",
+    "bench compare throughput tiny --vary max-num-seqs=1,8 --num-prompts 8",
+    "bench ladder throughput tiny --num-prompts 8",
+    "trace summary steps.jsonl",
+};
+
+const char* const kTags =
+    "{block manager} and the like name the module that a flag switches or sets: nano/core/block_manager.h,\n"
+    "prefix_cache.h, scheduler.h, chunk_planner.h (chunked prefill), sampler.h; nano/quant/linear.h.";
+
 // vLLM takes --max_model_len for --max-model-len, and so do scripts made for it. Values, and what follows --, stay.
 Args with_dashes(Args args, const CLI::App& cli) {
   bool is_value = false;
   for (std::string& arg : args) {
-    if (std::exchange(is_value, false) || arg.rfind("--", 0) != 0) continue;
+    if (std::exchange(is_value, false) || arg.size() < 2 || arg[0] != '-') continue;
     if (arg == "--") break;
     const size_t end = std::min(arg.find('='), arg.size());
     std::string name = arg.substr(0, end);
-    std::replace(name.begin(), name.end(), '_', '-');
+    if (arg[1] == '-') std::replace(name.begin(), name.end(), '_', '-');
     const CLI::Option* option = cli.get_option_no_throw(name);
     if (option == nullptr) continue;
     arg.replace(0, end, name);
@@ -46,8 +75,9 @@ struct HelpFormatter : CLI::Formatter {
   HelpFormatter() { column_width(kHelpColumn); }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return option->get_name(true);
-    const std::vector<std::string>& names = option->get_lnames();
-    return (names.size() > 1 ? "--[no-]" : "--") + names.at(0);
+    const std::vector<std::string>&names = option->get_lnames(), &letters = option->get_snames();
+    return (letters.empty() ? "" : "-" + letters[0] + ", ") + (names.size() > 1 ? "--[no-]" : "--") +
+           names.at(0);
   }
   std::string make_option_desc(const CLI::Option* option) const override {
     return wrapped(option->get_description());
@@ -75,7 +105,8 @@ void ArgParser::option(const std::string& name, const std::string& value_name, c
     for (const std::string& value : values) set(value);
     return true;
   };
-  cli_->add_option("--" + name, call, help)
+  const auto letter = kLetters.find(name);
+  cli_->add_option((letter == kLetters.end() ? "--" : letter->second + ",--") + name, call, help)
       ->group(group_)
       ->type_name(value_name)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -143,7 +174,8 @@ void ArgParser::add_positional(Positional positional, const std::string& help) {
 void ArgParser::fill_positionals() {
   auto next = given_.begin();
   for (const Positional& p : positionals_) {
-    if (p.field && !p.field->empty()) continue;  // --model
+    if (p.field && !p.field->empty()) continue;                       // --model
+    if (p.optional_field && p.optional_field->has_value()) continue;  // --prompt
     if (p.optional_field && next != given_.end()) *p.optional_field = *next++;
     if (p.field && next != given_.end()) *p.field = *next++;
     if (p.field && p.field->empty()) refuse("no " + p.name + " was given");
@@ -155,9 +187,7 @@ bool ArgParser::parse(const Args& args) {
   Args extras = args;
   if (!parse_own(extras)) return false;
   for (const std::string& extra : extras)
-    if (extra != "--")
-      refuse("'" + extra +
-             (extra.rfind('-', 0) == 0 ? "' is not one of its flags" : "' is one argument too many"));
+    if (extra != "--") refuse_extra(extra);
   fill_positionals();
   return true;
 }
@@ -170,7 +200,12 @@ bool ArgParser::parse_own(Args& args) {
   try {
     cli_->parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", CLI::detail::find_and_replace(cli_->help("build/nano"), "\n\n\n", "\n\n"));
+    std::string help = CLI::detail::find_and_replace(cli_->help("build/nano"), "\n\n\n", "\n\n");
+    const char* title = "\nExamples:\n";
+    for (const std::string example : kExamples)
+      if (example.rfind(cli_->get_name() + " ", 0) == 0)
+        help += std::exchange(title, "") + ("  build/nano " + example + "\n");
+    fmt::print("{}{}", help, help.find('{') == help.npos ? "" : fmt::format("\n{}\n", kTags));
     return false;
   } catch (const CLI::ArgumentMismatch& e) {  // "--stop: 1 required TEXT missing", "no-sampler was given …"
     const std::string what = e.what(), flag = what.substr(0, what.find_first_of(": "));
@@ -181,6 +216,19 @@ bool ArgParser::parse_own(Args& args) {
   }
   args = cli_->remaining();
   return true;
+}
+
+// What nobody declared.
+void ArgParser::refuse_extra(const std::string& extra) const {
+  if (extra.rfind('-', 0) != 0) refuse("'" + extra + "' is one argument too many");
+  std::vector<std::string> names;
+  for (const CLI::Option* option : cli_->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  std::string name = extra.substr(0, extra.find('='));
+  std::replace(name.begin(), name.end(), '_', '-');
+  const std::string near = closest(name, names);
+  if (near.empty()) refuse("'" + extra + "' is not one of its flags");
+  throw Error("'" + extra + "' is not one of its flags", command_, "did you mean " + near + "?");
 }
 
 void ArgParser::refuse(const std::string& problem) const {

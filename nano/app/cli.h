@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"   // Error
-#include "base/format.h"  // parse_human_int, parse_id_list, split_commas …
+#include "base/format.h"  // parse_human_int, parse_id_list, split_commas, closest …
 #include "llm/options.h"  // EngineOptions
 
 namespace CLI {
@@ -29,7 +29,7 @@ class ArgParser {
   ~ArgParser();
 
   void heading(std::string group) { group_ = std::move(group); }  // of the options that follow
-  // --name VALUE. `set` is called for each time it is given, in order; it throws Error to refuse.
+  // --name VALUE, and for what llama.cpp has a letter, -n VALUE too. `set` is called for each time it is given, in order; it throws Error to refuse.
   using Setter = std::function<void(const std::string&)>;
   void option(const std::string& name, const std::string& value_name, const std::string& help, Setter set);
   // --name and its twin --no-name.
@@ -62,6 +62,7 @@ class ArgParser {
   };
   void add_positional(Positional positional, const std::string& help);
   void fill_positionals();
+  [[noreturn]] void refuse_extra(const std::string& extra) const;
 
   std::string command_, group_ = "Options";
   std::unique_ptr<CLI::App> cli_;

@@ -61,11 +61,14 @@ bool set_template_variable(PromptJob& job, const std::string& key, const Json& v
   return true;
 }
 
-PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where) {
+// `is_json`: set if it is.
+PromptJob job_of(const std::string& text, const SamplingParams& defaults, const std::string& where,
+                 bool& is_json) {
   PromptJob job;
   job.params = defaults;
   try {  // one bad line fails alone
     Json line = parse_ordered_json(text, where);
+    is_json = true;
     if (line.is_string()) line = Json{{"prompt", line}};
     if (!line.is_object()) throw Error("must be a JSON string or object", where);
     for (const auto& [key, value] : line.items()) {
@@ -126,12 +129,16 @@ std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingPa
   const std::string name = path == "-" ? "stdin" : path;
   std::vector<PromptJob> jobs;
   int64_t number = 0;
+  bool any_json = false;
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", name, number)));
+    jobs.push_back(job_of(line, defaults, fmt::format("{} line {}", name, number), any_json));
   }
   if (jobs.empty()) throw Error("it holds no prompts", name, "one JSON string or object a line");
+  if (!any_json)
+    throw Error("no line of it is JSON: " + jobs[0].prompt.error, "--prompts",
+                "one JSON string or object a line");
   return jobs;
 }
 

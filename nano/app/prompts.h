@@ -26,7 +26,7 @@ struct PromptJob {
 // One job a non-empty line: "text", {"prompt": "text" or [ids]}, {"prompt_token_ids": [1, 2]} or
 // {"messages": […]} (with "tools", "documents" and "chat_template_kwargs", as in vLLM's requests), the objects with
 // "priority" and sampling fields of their own. A bad line is a job with an error.
-// Error: the file can't be read, or holds none.
+// Error: the file can't be read, holds none, or no line of it is JSON.
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults);
 
 // Will any of these go through a chat template, if there is one?

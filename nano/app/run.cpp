@@ -35,6 +35,7 @@ bool parse(const Args& args, RunOptions& o) {
       "Without PROMPT, or with -, it is read from stdin (one line break at the end is dropped).");
   add_engine_flags(parser, o.engine);
   parser.positional("PROMPT", o.text, "the text; quote it");
+  parser.option("prompt", "TEXT", "the same as PROMPT", [&](const std::string& v) { o.text = v; });
   add_sampling_flags(parser, o.sampling);
   parser.heading("Prompts and output");
   parser.add("raw", o.prompt.raw, "plain completion, even if the model has a chat template");
@@ -48,6 +49,8 @@ bool parse(const Args& args, RunOptions& o) {
   parser.add("json", o.json, "one RequestOutput a line");
   parser.add("explain", o.explain, "how each token was chosen: the best five after each step of the sampler");
   if (!parser.parse(args)) return false;
+  for (const char* name : {"logprobs", "prompt_logprobs"})
+    if (!o.json && o.sampling.contains(name)) print_stderr("note: {} are shown with --json only\n", name);
   if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
     parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
   if (o.prompts_file.empty() && o.token_ids.empty() && (!o.text || *o.text == "-")) {
@@ -116,6 +119,19 @@ void print_text(const std::vector<RequestOutput>& results) {
     }
 }
 
+// How many failed. A file that is no file of prompts has as many errors as lines: the first few say it.
+size_t report_errors(const std::vector<RequestOutput>& results) {
+  constexpr size_t kShown = 5;
+  size_t failed = 0;
+  for (const RequestOutput& result : results)
+    if (!result.error.empty() && ++failed <= kShown)
+      print_stderr("error: prompt {}: {}\n", result.request_id, result.error);
+  if (failed > kShown)
+    print_stderr("error: {} more of {} prompts failed (--json has all errors)\n", failed - kShown,
+                 results.size());
+  return failed;
+}
+
 // The text began with a BOS of its own, and the tokenizer added one: the model has never seen that.
 void warn_of_two_bos(const std::vector<RequestOutput>& results, int32_t bos) {
   for (const RequestOutput& result : results) {
@@ -159,16 +175,15 @@ int run_command(const Args& args) {
   std::fflush(stdout);
   warn_of_two_bos(results, llm->tokenizer().bos_id);
 
-  bool failed = close_trace(*llm) != 0, any_ran = false;
-  for (const RequestOutput& result : results) {
-    if (!result.error.empty()) print_stderr("error: prompt {}: {}\n", result.request_id, result.error);
-    failed |= !result.error.empty();
-    any_ran |= result.error.empty();
-    for (const CompletionOutput& answer : result.outputs)
-      failed |= answer.finish_reason == FinishReason::abort;
-  }
-  if (o.engine.stats && any_ran) print_stderr("{}\n", dim(stats_line(results)));
-  return failed ? 1 : 0;
+  bool good = close_trace(*llm) == 0;
+  const size_t failed = report_errors(results);
+  for (const RequestOutput& result : results)
+    for (const CompletionOutput& answer : result.outputs) good &= answer.finish_reason != FinishReason::abort;
+  if (o.engine.stats && failed < results.size())
+    for (const std::string& line :
+         {ending_marks(results), stats_line(results), seed_note(o.engine, jobs[0].params)})
+      if (!line.empty()) print_stderr("{}\n", dim(line));
+  return good && failed == 0 ? 0 : 1;
 }
 
 }  // namespace nano

@@ -78,7 +78,14 @@ SamplingParams make_sampling_params(const EngineOptions& options, const Json& gi
     throw Error(error.problem, where(error.where.substr(error.where.find('.') + 1)), error.hint);
   }
   warn_of_low_temperature(params, where("temperature"));
+  if (!options.sampler && !params.greedy() && given.contains("temperature"))
+    print_stderr("note: --no-sampler takes the most likely token: --temperature has no effect\n");
   return params;
+}
+
+std::string seed_note(const EngineOptions& options, const SamplingParams& params) {
+  const bool repeats = options.sampler && !params.greedy() && !params.seed && options.seed == 0;
+  return repeats ? "seed 0: the same again next time (--seed N for another)" : "";
 }
 
 }  // namespace nano

@@ -16,6 +16,9 @@ void add_sampling_flags(ArgParser& parser, nlohmann::json& given);
 // The model's defaults (llm/sampling_json), then `given`. Error: no model could do that.
 SamplingParams make_sampling_params(const EngineOptions& options, const nlohmann::json& given);
 
+// "seed 0 (--seed N for another)" if another run would say the same though tokens are drawn; "" otherwise.
+std::string seed_note(const EngineOptions& options, const SamplingParams& params);
+
 // As vLLM does: on stderr, if the sampler is going to raise it.
 void warn_of_low_temperature(const SamplingParams& params, const std::string& where);
 

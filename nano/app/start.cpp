@@ -64,6 +64,20 @@ void print_rest(const RequestOutput& output) {
   std::fflush(stdout);
 }
 
+std::string ending_marks(const std::vector<RequestOutput>& results) {
+  int64_t all = 0, stopped = 0, cut = 0;
+  for (const RequestOutput& result : results)
+    for (const CompletionOutput& answer : result.outputs) {
+      ++all;
+      stopped += answer.finish_reason == FinishReason::abort;
+      cut += answer.finish_reason == FinishReason::length;
+    }
+  auto of_all = [&](int64_t some) { return all == 1 ? "" : fmt::format(" {} of {} answers", some, all); };
+  std::string marks = stopped > 0 ? fmt::format("[stopped{}]", of_all(stopped)) : "";
+  if (stopped > 0 && cut > 0) marks += " ";
+  return cut > 0 ? marks + fmt::format("[cut{}: --max-tokens, or the context is full]", of_all(cut)) : marks;
+}
+
 std::string stats_line(const std::vector<RequestOutput>& results) {
   const Totals t = add_up(results);
   std::string line = fmt::format("{} prompt tokens", t.prompt);

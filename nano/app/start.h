@@ -22,6 +22,8 @@ std::unique_ptr<LLM> start_llm(const EngineOptions& options, const ChatTemplateO
 // An answer on stdout while it comes; at the end a line break, after what the decoder of a stopped one held back.
 void print_delta(const RequestOutput& output);
 void print_rest(const RequestOutput& output);
+// Of answers that did not end by themselves: "[stopped]", "[cut: …]", "[cut 2 of 3 answers: …]"; "" if all did.
+std::string ending_marks(const std::vector<RequestOutput>& results);
 
 // "12 prompt tokens (8 cached), first token after 0.05 s; 34 tokens in 1.20 s, decode 28.7 tokens/s". The rate is of
 // what comes after the first token; none where there are only a few: it would be the clock's, not the engine's.

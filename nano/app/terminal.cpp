@@ -1,13 +1,17 @@
 #include "app/terminal.h"
 
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
+#include <cwchar>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 
 #include <fcntl.h>
+#include <histedit.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -99,6 +103,70 @@ void Interrupt::end_if_taken() {
   const int signal = terminated_ ? SIGTERM : SIGINT;
   std::signal(signal, SIG_DFL);
   std::raise(signal);
+}
+
+LineReader::LineReader(Interrupt& interrupt) : interrupt_(interrupt) {
+  if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) return;
+  std::setlocale(LC_CTYPE, "C.UTF-8");  // what a character is
+  edit_ = el_init("nano", stdin, stdout, stderr);
+  if (edit_ == nullptr) return;
+  history_ = history_init();
+  HistEvent event;
+  history(history_, &event, H_SETSIZE, 1000);
+  el_set(edit_, EL_CLIENTDATA, this);
+  el_set(
+      edit_, EL_PROMPT, +[](EditLine*) { return const_cast<char*>("> "); });
+  el_set(edit_, EL_GETCFN, &LineReader::read_char);
+  el_set(edit_, EL_EDITOR, "emacs");
+  el_set(edit_, EL_HIST, history, history_);
+}
+
+LineReader::~LineReader() {
+  if (edit_ == nullptr) return;
+  el_end(edit_);
+  history_end(history_);
+}
+
+int LineReader::read_byte() {
+  // One at a time: what a buffer took in could not be waited for.
+  pollfd fds[2] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_.descriptor(), POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0) continue;
+  unsigned char byte;
+  interrupted_ = interrupt_.taken();
+  return !interrupted_ && ::read(STDIN_FILENO, &byte, 1) == 1 ? byte : -1;
+}
+
+// A character of UTF-8 is up to four bytes; what is none is passed over. 0 ends el_gets.
+int LineReader::read_char(EditLine* edit, wchar_t* out) {
+  void* self = nullptr;
+  el_get(edit, EL_CLIENTDATA, &self);
+  std::mbstate_t state = {};
+  for (int byte; (byte = static_cast<LineReader*>(self)->read_byte()) >= 0;) {
+    const char c = char(byte);
+    const size_t used = std::mbrtowc(out, &c, 1, &state);
+    if (used <= 1) return 1;
+    if (used == size_t(-1)) state = {};
+  }
+  return 0;
+}
+
+LineReader::Got LineReader::read(std::string& line) {
+  line.clear();
+  if (edit_ != nullptr) {
+    int length = 0;
+    const char* text = el_gets(edit_, &length);
+    if (text == nullptr || length <= 0) return interrupted_ ? Got::interrupted : Got::end;
+    line = text;
+    HistEvent event;
+    if (line != "\n") history(history_, &event, H_ENTER, text);
+  } else {
+    int byte;
+    while ((byte = read_byte()) >= 0 && byte != '\n') line += char(byte);
+    if (byte < 0 && interrupted_) return Got::interrupted;
+    if (byte < 0 && line.empty()) return Got::end;
+  }
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
+  return Got::line;
 }
 
 }  // namespace nano

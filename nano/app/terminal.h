@@ -1,5 +1,5 @@
-// What a program owes to the person in front of it: a progress bar, Ctrl-C, dim text where there is a terminal,
-// and no escape codes where there is none (or where NO_COLOR is set).
+// What a program owes to the person in front of it: a progress bar, Ctrl-C, lines that can be edited, dim text where
+// there is a terminal, and no escape codes where there is none (or where NO_COLOR is set).
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,9 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+struct editline;  // histedit.h
+struct history;
 
 namespace nano {
 
@@ -55,6 +58,29 @@ class Interrupt {
  private:
   int pipe_[2];
   bool terminated_ = false;
+};
+
+// Lines of stdin, so that Ctrl-C at the prompt can be told from input: with editing and history (libedit) where stdin
+// and stdout are a terminal, else as they come.
+class LineReader {
+ public:
+  explicit LineReader(Interrupt& interrupt);
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  enum class Got { line, end, interrupted };
+  Got read(std::string& line);  // without its line break; libedit shows the prompt, "> "
+  bool edits() const { return edit_ != nullptr; }
+
+ private:
+  int read_byte();  // -1: the end, or interrupted_
+  static int read_char(editline* edit, wchar_t* out);
+
+  Interrupt& interrupt_;
+  editline* edit_ = nullptr;
+  ::history* history_ = nullptr;
+  bool interrupted_ = false;
 };
 
 }  // namespace nano

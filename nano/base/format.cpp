@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,10 +15,6 @@
 namespace nano {
 
 namespace {
-
-std::string three_digits(double x) {
-  return fmt::format("{:.{}f}", x, std::abs(x) < 9.995 ? 2 : std::abs(x) < 99.95 ? 1 : 0);
-}
 
 // "" and B = 1; k m g t = 1000s and K M G T = 1024s; with B for bytes kB and KB alike = 1000s, KiB = 1024s. NaN: unknown.
 double unit_factor(const std::string& unit) {
@@ -31,6 +29,10 @@ double unit_factor(const std::string& unit) {
 
 }  // namespace
 
+std::string three_digits(double x) {
+  return fmt::format("{:.{}f}", x, std::abs(x) < 9.995 ? 2 : std::abs(x) < 99.95 ? 1 : 0);
+}
+
 std::string format_bytes(int64_t bytes) {
   const double b = double(bytes);
   if (std::abs(b) < 1e6) return three_digits(b / 1e3) + " kB";
@@ -40,7 +42,7 @@ std::string format_bytes(int64_t bytes) {
 
 int64_t parse_human_int(const std::string& text, const std::string& where) {
   const Error bad("'" + text + "' is not a whole number", where,
-                  "examples: 4096, 1k = 1000, 1K = 1024, 80GB, 80GiB");
+                  "examples: 4096, 1k = 1000, 1K = 1024, 80GB, 80GiB, 1TB");
   const char* begin = text.data();
   const char* end = begin + text.size();
   int64_t exact = 0;  // a double would lose the last digits of a long seed
@@ -90,6 +92,25 @@ std::vector<int32_t> parse_id_list(const std::string& text, const std::string& w
   std::vector<int32_t> ids;
   for (const std::string& id : split_commas(text)) ids.push_back(parse_id(id, where));
   return ids;
+}
+
+std::string closest(const std::string& word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = 1 + std::min<size_t>(3, word.size() / 3);
+  for (const std::string& candidate : candidates) {
+    // Levenshtein's: row[j] letters to change between the first i of `word` and the first j of the candidate.
+    std::vector<size_t> row(candidate.size() + 1);
+    std::iota(row.begin(), row.end(), size_t(0));
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = std::exchange(row[0], i);
+      for (size_t j = 1; j < row.size(); ++j) {
+        const size_t changed = diagonal + (word[i - 1] != candidate[j - 1]);
+        diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
+      }
+    }
+    if (row.back() < best_distance) best = candidate, best_distance = row.back();
+  }
+  return best;
 }
 
 }  // namespace nano

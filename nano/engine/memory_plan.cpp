@@ -25,7 +25,7 @@ int64_t available_for_kv(const MemoryPlan& plan) {
 // can be typed in as it is.
 std::string flag_that_would_do(const MemoryPlan& plan, int64_t need) {
   if (plan.kv_cache_memory_bytes) return fmt::format("give --kv-cache-memory-bytes {}", need);
-  const double device = std::ceil(double(plan.weights + plan.scratch + need) / plan.utilization);
+  const double device = std::ceil(double(plan.weights + plan.slack + plan.scratch + need) / plan.utilization);
   return fmt::format("give --device-memory {} ({})", int64_t(device), format_bytes(int64_t(device)));
 }
 
@@ -57,13 +57,16 @@ void plan_memory(MemoryPlan& plan) {
         "no memory for the cache blocks: " + format_sum(plan), "memory",
         fmt::format("one block of {} tokens takes {}; {} for one sequence of {} tokens", plan.block_size,
                     format_bytes(plan.block_bytes()), flag_that_would_do(plan, need), plan.max_model_len));
-  if (blocks < plan.blocks_per_seq())
+  if (blocks < plan.blocks_per_seq()) {
+    const int64_t sure = available - (plan.kv_cache_memory_bytes ? 0 : plan.slack);
+    const int64_t tokens = sure < 0 ? 0 : sure / plan.block_bytes() * plan.block_size;
     throw Error(
         fmt::format("one sequence of max-model-len {} needs {} of KV cache, and there are {}: {}",
                     plan.max_model_len, format_bytes(need), format_bytes(available), format_sum(plan)),
         "memory",
-        fmt::format("--max-model-len {} would fit; or {}", blocks * plan.block_size,
-                    flag_that_would_do(plan, need)));
+        (tokens < plan.least_model_len ? "" : fmt::format("--max-model-len {} would fit; or ", tokens)) +
+            flag_that_would_do(plan, need));
+  }
   plan.num_blocks = int32_t(std::min<int64_t>(blocks, INT32_MAX));
   plan.kv_bytes = plan.num_blocks * plan.block_bytes();
 }

@@ -21,6 +21,8 @@ struct MemoryPlan {
   int32_t block_size = 16, max_model_len = 0;
   std::optional<int64_t> kv_cache_memory_bytes;  // overrides device_memory × utilization
   std::optional<int64_t> num_gpu_blocks_override;
+  int64_t slack = 0;  // while weights are an estimate: what packing may add. Hints leave room for it.
+  int32_t least_model_len = 1;  // other flags refuse a shorter one, so no hint names it
   // Out of plan_memory().
   int64_t kv_bytes = 0;
   int32_t num_blocks = 0;

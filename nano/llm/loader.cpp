@@ -10,7 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"       // Error
-#include "base/format.h"      // format_bytes
+#include "base/format.h"      // format_bytes, closest
+#include "base/team.h"        // team_size
 #include "llm/output_file.h"  // check_output_file
 
 namespace nano {
@@ -61,6 +62,14 @@ std::string trace_header(const LoadedEngine& loaded) {
   return header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// Before the weights are packed, by their size in the file: packing adds the norms, and fills up panels of rows.
+void refuse_early(const EngineOptions& options, const ModelConfig& config, int64_t bytes,
+                  const Backend& backend) {
+  MemoryPlan plan = plan_to_fit(options, config, bytes, backend).memory;
+  plan.slack = bytes / 8 + (int64_t(1) << 20);
+  plan_memory(plan);
+}
+
 // The system hands out addresses freely and memory only when it is touched, so the bookkeeping of the blocks, which
 // is touched at once, is what must fit.
 void allocate_cache(LoadedEngine& e) {
@@ -102,27 +111,34 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
 std::string find_model(const std::string& name) {
   std::error_code ignored;
   if (fs::exists(name, ignored)) return name;
-  static const std::map<std::string, std::vector<std::string>> known = {
-      {"tiny", {"lessons/models/tiny-Q8_0.gguf"}},
-      {"tiny-draft", {"lessons/models/tiny-draft-Q8_0.gguf"}},
-      {"smollm2", {"models/SmolLM2-135M-Instruct.Q4_1.gguf"}},
+  const std::map<std::string, std::string> known = {
+      {"tiny", "lessons/models/tiny-Q8_0.gguf"},
+      {"tiny-draft", "lessons/models/tiny-draft-Q8_0.gguf"},
+      {"smollm2", "models/SmolLM2-135M-Instruct.Q4_1.gguf"},
   };
   if (auto it = known.find(name); it != known.end())
     for (const fs::path& root : roots())
-      for (const std::string& file : it->second)
-        if (fs::exists(root / file, ignored)) return (root / file).string();
+      if (fs::exists(root / it->second, ignored)) return (root / it->second).string();
+  const std::string near = closest(name, {"tiny", "tiny-draft", "smollm2"});
   throw Error("no such file or directory, nor a model that is here by name", name,
-              name == "smollm2" ? "`make models` fetches it" : "names: tiny, tiny-draft, smollm2");
+              name == "smollm2" ? "`make models` fetches it"
+              : near.empty()    ? "names: tiny, tiny-draft, smollm2"
+                                : "did you mean " + near + "?");
 }
 
 std::string model_path(const EngineOptions& options) {
   std::string path = find_model(options.model);
-  if (options.load_format != "dummy") return path;
+  const bool dummy = options.load_format == "dummy";
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return path + "/config.json";
+  if (fs::is_directory(path, ignored)) return dummy ? path + "/config.json" : path;
   char begin[4] = {};
   std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
-  if (std::string(begin, sizeof begin) == "GGUF")
+  if (!dummy && begin[0] == '{')
+    throw Error(
+        "a JSON file is no model", path,
+        "MODEL is a .gguf file or the directory of a config.json and its weights; of a config.json alone, "
+        "`info --config` tells the sizes, and --load-format dummy makes weights up");
+  if (dummy && std::string(begin, sizeof begin) == "GGUF")
     throw Error("--load-format dummy needs a config.json, and this is a GGUF file", path,
                 "give a config.json, or the directory that holds one");
   return path;
@@ -134,20 +150,15 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   auto loaded = std::make_unique<LoadedEngine>();
   LoadedEngine& e = *loaded;
   e.options = options;
-  const bool dummy = options.load_format == "dummy";
   const std::string path = model_path(options);
   check_output_file("--trace", options.trace, options);
 
   e.backend = make_backend(options);
   if (observe) e.backend = observe(std::move(e.backend));
-  if (dummy) {  // refuse a 70B shape before 140 GB of random numbers are drawn
-    const ModelConfig config = read_hf_config(path);
-    resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
-  }
-  e.weights = open_weights(path, dummy, uint64_t(options.seed));
+  e.weights = open_weights(path, options.load_format == "dummy", uint64_t(options.seed));
   check_quantization(options, *e.weights);
   if (!options.quantized_linear) e.weights->expand_to_float32();
-  resolve(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
+  refuse_early(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
 
   e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
   e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);
@@ -175,14 +186,16 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
 std::string memory_report(const MemoryPlan& m) {
   return fmt::format(
       "memory {}: weights {}, KV cache {}, scratch {}\n"
-      "GPU KV cache size: {} tokens, Maximum concurrency for {} tokens per request: {:.2f}x\n",
+      "KV cache size: {} tokens, maximum concurrency for {} tokens per request: {}x\n",
       format_bytes(m.total()), format_bytes(m.weights), format_bytes(m.kv_bytes), format_bytes(m.scratch),
-      int64_t(m.num_blocks) * m.block_size, m.max_model_len, m.max_concurrency());
+      int64_t(m.num_blocks) * m.block_size, m.max_model_len, three_digits(m.max_concurrency()));
 }
 
 std::string start_report(const LoadedEngine& e) {
-  return fmt::format("device {}\n{}{}", e.backend->describe(), memory_report(e.resolved.memory),
-                     e.resolved.notes);
+  std::string notes = e.resolved.notes;
+  const int64_t asked = e.options.threads, gets = e.options.device == "ref" ? 1 : team_size(int32_t(asked));
+  if (asked > gets) notes += fmt::format("--threads {}: {} is what this device can use here\n", asked, gets);
+  return fmt::format("device {}\n{}{}", e.backend->describe(), memory_report(e.resolved.memory), notes);
 }
 
 }  // namespace nano

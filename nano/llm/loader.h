@@ -49,7 +49,7 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options);
 // Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is
 // not the head as well is not packed: its rows are decoded from the file, if there is one.
 int64_t packed_bytes(const Weights& weights);
-// The ledger, "GPU KV cache size" and "Maximum concurrency" (vLLM's words), in two lines; the start-up report has them
+// The ledger, "KV cache size" and "maximum concurrency" (vLLM's words, less the GPU), in two lines; the start-up report has them
 // between the device and the notes.
 std::string memory_report(const MemoryPlan& memory);
 std::string start_report(const LoadedEngine& loaded);

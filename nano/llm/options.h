@@ -58,7 +58,7 @@ struct Flag {
   const char* group;   // heading in --help
   const char* lesson;  // which module's lesson toggles it; "" = none
   std::string help;
-  const char* choices;  // "continuous|static"; "" = free
+  const char* choices = "";  // "continuous|static"; "" = free
 };
 
 std::span<const Flag> engine_flags();

@@ -148,6 +148,7 @@ Resolved plan_for(int32_t max_model_len, const EngineOptions& options, const Mod
   if (m.num_gpu_blocks_override) in_range(*m.num_gpu_blocks_override, 1, "--num-gpu-blocks-override");
   m.block_size = r.block_size;
   m.max_model_len = max_model_len;
+  m.least_model_len = std::max(1, s.long_prefill_token_threshold);
   m.scratch = Transformer::activation_bytes(config, s.max_num_batched_tokens) +
               Runner::batch_bytes(s.max_num_batched_tokens, s.max_num_seqs, int32_t(m.blocks_per_seq())) +
               backend.scratch_bytes(Transformer::limits(config, s.max_num_batched_tokens, s.max_model_len));

@@ -367,7 +367,7 @@ void read_companions(const std::string& directory, Tokenizer& out) {
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::string& where) {
   const Json root = read_object(text, where);
   for (const char* key : {"model", "decoder"})
-    if (!has(root, key)) throw Error(fmt::format("\"{}\" is missing", key), where);
+    if (!has(root, key)) throw Error(fmt::format("\"{}\" is missing: this is no tokenizer.json", key), where);
   Vocabulary v;
   Normalizer normalizer;
   Pretokenizer pretokenizer;
