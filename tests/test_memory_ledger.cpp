@@ -1,6 +1,7 @@
 // The start-up ledger is true: what a process takes at its peak is what it says, for every source of weights and on
 // both devices. Weights of some hundred MB, so that a second copy of them would show.
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,8 +13,7 @@
 
 #include "catch.h"
 #include "checkpoint/tensor_names.h"  // model_tensors
-#include "checkpoint_files.h"         // TempDir, GgufBuilder, safetensors
-#include "subprocess.h"               // nano_binary, take_file
+#include "checkpoint_files.h"         // TempDir, GgufBuilder, safetensors, read_bytes
 
 using namespace nano_test;
 namespace fs = std::filesystem;
@@ -97,15 +97,17 @@ struct Measured {
 };
 
 Measured run_measured(std::vector<std::string> args) {
-  args.insert(args.begin(), nano_binary());
-  const std::string err = temporary_file("");
+  const TempDir dir;
+  const std::string err = dir.file("err");
+  const char* binary = std::getenv("NANO_BINARY");
+  args.insert(args.begin(), binary ? binary : "build/nano");
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
     dup2(open("/dev/null", O_WRONLY), 1);
-    dup2(open(err.c_str(), O_WRONLY), 2);
+    dup2(open(err.c_str(), O_WRONLY | O_CREAT, 0600), 2);
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -117,7 +119,7 @@ Measured run_measured(std::vector<std::string> args) {
       if (line.rfind("VmHWM:", 0) == 0) m.peak = std::stod(line.substr(6)) * 1024;
     usleep(2000);
   }
-  m.err = take_file(err);
+  m.err = read_bytes(err);
   INFO(m.err);
   REQUIRE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
   return m;
