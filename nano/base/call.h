@@ -1,5 +1,5 @@
-// A function to call and what it works on: seen, not owned, so it is for callees that are done with it when they return.
-// As `const std::function<void()>&`, but nothing is allocated, and a debugger's backtrace has no library frames.
+// A function to call and what it works on: seen, not owned, so for callees that are done with it when they return.
+// As `const std::function<void()>&`, but nothing is allocated and a backtrace has no library frames.
 #pragma once
 
 namespace nano {
