@@ -8,7 +8,8 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "llm/output_json.h"  // filled, json_text, three_digits
+#include "base/format.h"      // three_digits
+#include "llm/output_json.h"  // filled, json_text
 #include "app/terminal.h"     // print_stderr, read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_json

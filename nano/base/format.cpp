@@ -30,7 +30,9 @@ double unit_factor(const std::string& unit) {
 }  // namespace
 
 std::string three_digits(double x) {
-  return fmt::format("{:.{}f}", x, std::abs(x) < 9.995 ? 2 : std::abs(x) < 99.95 ? 1 : 0);
+  const double a = std::abs(x);
+  if (a > 0 && a < 0.9995) return fmt::format("{:.3g}", x);
+  return fmt::format("{:.{}f}", x, a < 9.995 ? 2 : a < 99.95 ? 1 : 0);
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/stats.h"      // percentile
-#include "llm/output_json.h"  // three_digits
+#include "base/format.h"  // three_digits
 
 namespace nano {
 

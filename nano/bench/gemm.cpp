@@ -6,7 +6,8 @@
 
 #include "base/error.h"       // Error
 #include "bench/roofline.h"   // LinearBench, linear_formats, read_gb_per_second
-#include "llm/output_json.h"  // filled, three_digits
+#include "base/format.h"      // three_digits
+#include "llm/output_json.h"  // filled
 
 namespace nano {
 

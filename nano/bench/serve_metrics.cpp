@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 
 #include "bench/stats.h"      // mean, percentile, IdsDigest
-#include "llm/output_json.h"  // json_text, three_digits
+#include "base/format.h"      // three_digits
+#include "llm/output_json.h"  // json_text
 
 namespace nano {
 

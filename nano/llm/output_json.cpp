@@ -1,9 +1,10 @@
 #include "llm/output_json.h"
 
-#include <cmath>
 
 #include <fmt/args.h>
 #include <fmt/format.h>
+
+#include "base/format.h"  // format_bytes, three_digits
 
 namespace nano {
 struct Real {
@@ -25,7 +26,6 @@ struct fmt::formatter<nano::Real> : fmt::formatter<double> {
   }
 };
 
-#include "base/format.h"  // format_bytes
 
 namespace nano {
 
@@ -104,10 +104,6 @@ Json request_output_json(const RequestOutput& out, const Tokenizer& tokenizer) {
 
 std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string three_digits(double value) {
-  return std::fabs(value) < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
 
 std::string filled(const std::string& text, const Json& values) {
