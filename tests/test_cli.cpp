@@ -248,6 +248,7 @@ TEST_CASE("each line of --prompts has its own fields, and a bad one its own erro
   CHECK(contains(out[2].value("error", ""), "temprature"));
   CHECK(contains(out[3].value("error", ""), "top_k"));
   CHECK(out[10]["outputs"][0]["token_ids"].size() == 5);
+  REQUIRE(out[11]["outputs"].size() == 1);
   const Json alone = json_lines(run_nano(run_args({"In the", "--json"})).out)[0];
   CHECK(out[11]["outputs"][0]["token_ids"] == alone["outputs"][0]["token_ids"]);  // a list of one text
   CHECK(contains(out[12].value("error", ""), "several texts"));

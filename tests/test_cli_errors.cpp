@@ -58,7 +58,7 @@ TEST_CASE("a Git LFS pointer is called that by every command, wherever it stands
                                                {"chat", model},
                                                {"info", model},
                                                {"bench", "latency", model},
-                                               {"ppl", model, "README.md"}})
+                                               {"ppl", model, "--file", "README.md"}})
       named(command, culprit);
   };
   by_all(file, file);

@@ -209,7 +209,7 @@ TEST_CASE("hf_config: what other families' keys would change is refused where na
 
 TEST_CASE("hf_config: -1 is no special token, and a dtype may be written as torch does") {
   CHECK(parse(with(with(llama(), "eos_token_id", -1), "bos_token_id", -1)).L == 2);
-  CHECK(parse(with(llama(), "eos_token_id", {7, -1})).L == 2);
+  CHECK(parse(with(llama(), "eos_token_id", json::parse("[7,-1]"))).L == 2);
   CHECK(parse(with(llama(), "torch_dtype", "torch.float32")).dtype == DType::f32);
   CHECK(parse(with(llama(), "torch_dtype", "torch.float16")).dtype == DType::f16);
   CHECK(contains(refusal(with(llama(), "torch_dtype", "torch.float64")), "'float64'"));
