@@ -58,8 +58,7 @@ bool parse(const Args& args, Common& c, LatencyOptions& o) {
   c.engine.enable_prefix_caching = false;  // as vLLM does: the same prompts come in every iteration
   ArgParser parser("bench latency",
                    std::string("Time of one batch of random prompts from arrival to the last token.\n") +
-                       kPercentileRule +
-                       "\nExample: build/nano bench latency tiny --batch-size 4 --output-len 64");
+                       kPercentileRule);
   add_common_flags(parser, c, o.input_len, o.output_len, o.n);
   parser.add("batch-size", o.batch_size, "prompts a batch", 1, kMost);
   parser.add("num-iters-warmup", o.num_iters_warmup, "iterations that do not count", 0, kMost);
@@ -72,8 +71,7 @@ bool parse(const Args& args, Common& c, LatencyOptions& o) {
 
 bool parse(const Args& args, Common& c, ThroughputOptions& o) {
   ArgParser parser("bench throughput",
-                   "All random prompts at once: how many tokens a second the engine gets through.\n"
-                   "Example: build/nano bench throughput tiny --num-prompts 32 --input-len 256");
+                   "All random prompts at once: how many tokens a second the engine gets through.");
   add_common_flags(parser, c, o.load.input_len, o.load.output_len, o.n);
   parser.add("num-prompts", o.load.num_prompts, "prompts", 1, kMost);
   parser.add("random-range-ratio", o.load.range_ratio, "lengths vary by up to this share, both ways");

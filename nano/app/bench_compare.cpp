@@ -283,8 +283,7 @@ int run_study(const ArgParser& parser, const Study& s) {
 
 int bench_compare_command(const Args& args) {
   ArgParser parser("bench compare",
-                   "A benchmark with one flag varied. MODEL and what is not listed here goes to every run.\n"
-                   "Example: build/nano bench compare tiny --vary scheduling=static,continuous --load serve");
+                   "A benchmark with one flag varied. MODEL and what is not listed here goes to every run.");
   Study s;
   parser.option("vary", "FLAG=a,b",
                 "the one flag, and two or more values (on and off for --FLAG and --no-FLAG)",
@@ -313,8 +312,7 @@ int bench_ladder_command(const Args& args) {
   ArgParser parser(
       "bench ladder",
       "Levers FLAG=off:on (two values of a flag), all off, then on one after the other: what each adds.\n"
-      "MODEL and what is not listed here goes to every run.\n"
-      "Example: build/nano bench ladder tiny kv-cache=off:on scheduling=static:continuous");
+      "MODEL and what is not listed here goes to every run.");
   Study s;
   s.ladder = true;
   Args others = args, common;

@@ -30,8 +30,7 @@ int bench_gemm_command(const Args& args) {
   o.engine.activation_dtype = "float32";  // each format says its own
   ArgParser parser(
       "bench gemm",
-      "The cpu backend's linear alone, on random weights: bytes, bandwidth and arithmetic apart.\n"
-      "Example: build/nano bench gemm --k 2048 --n 2048 --m 1,8,64");
+      "The cpu backend's linear alone, on random weights: bytes, bandwidth and arithmetic apart.");
   parser.add("k", o.k, "inputs of the matrix", 1, 1 << 20);
   parser.add("n", o.n, "outputs of the matrix", 1, 1 << 20);
   parser.option("m", "LIST", fmt::format("rows of x [{}]", fmt::join(o.m, ",")),

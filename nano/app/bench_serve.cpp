@@ -116,9 +116,7 @@ void check(const ArgParser& parser, ServeCommand& o) {
 bool parse(const Args& args, ServeCommand& o) {
   ArgParser parser("bench serve",
                    std::string("Requests that come over time, and how long each waits for its tokens.\n") +
-                       kPercentileRule +
-                       "\nExample: build/nano bench serve tiny --in-process --num-prompts 100 "
-                       "--request-rate 20 --mix 512:16,64:128");
+                       kPercentileRule);
   add_engine_flags(parser, o.engine);
   add_load_flags(parser, o);
   add_report_flags(parser, o);

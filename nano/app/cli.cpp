@@ -32,10 +32,10 @@ const char* const kExamples[] = {
     "ppl tiny --file README.md --ctx 128",
     "bench latency tiny --input-len 32 --output-len 16 --num-iters 3",
     "bench throughput tiny --input-len 32 --output-len 16 --num-prompts 20",
-    "bench gemm --formats W4A16 --rows 1,8 --shapes 512x512",
-    "bench serve tiny --num-prompts 8",
-    "bench compare throughput tiny --vary max-num-seqs=1,8 --num-prompts 8",
-    "bench ladder throughput tiny --num-prompts 8",
+    "bench gemm --k 512 --n 512 --m 1,8,64",
+    "bench serve tiny --in-process --num-prompts 8 --request-rate 20 --mix 64:16,32:32",
+    "bench compare tiny --vary scheduling=static,continuous --runs 3",
+    "bench ladder tiny paged-kv=off:on scheduling=static:continuous --runs 3",
     "trace summary steps.jsonl",
 };
 
@@ -205,7 +205,7 @@ bool ArgParser::parse_own(Args& args) {
     for (const std::string example : kExamples)
       if (example.rfind(cli_->get_name() + " ", 0) == 0)
         help += std::exchange(title, "") + ("  build/nano " + example + "\n");
-    fmt::print("{}{}", help, help.find('{') == help.npos ? "" : fmt::format("\n{}\n", kTags));
+    fmt::print("{}{}", help, help.find(" {scheduler}") == help.npos ? "" : fmt::format("\n{}\n", kTags));
     return false;
   } catch (const CLI::ArgumentMismatch& e) {  // "--stop: 1 required TEXT missing", "no-sampler was given …"
     const std::string what = e.what(), flag = what.substr(0, what.find_first_of(": "));

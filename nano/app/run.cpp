@@ -49,8 +49,6 @@ bool parse(const Args& args, RunOptions& o) {
   parser.add("json", o.json, "one RequestOutput a line");
   parser.add("explain", o.explain, "how each token was chosen: the best five after each step of the sampler");
   if (!parser.parse(args)) return false;
-  for (const char* name : {"logprobs", "prompt_logprobs"})
-    if (!o.json && o.sampling.contains(name)) print_stderr("note: {} are shown with --json only\n", name);
   if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
     parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
   if (o.prompts_file.empty() && o.token_ids.empty() && (!o.text || *o.text == "-")) {
@@ -154,6 +152,8 @@ int run_command(const Args& args) {
                   "build/nano run --explain", "use n = 1");
   const std::string source = o.chat_template.empty() ? "" : read_input(o.chat_template);
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {source, any_conversation(jobs, o.prompt)});
+  for (const char* name : {"logprobs", "prompt_logprobs"})
+    if (!o.json && o.sampling.contains(name)) print_stderr("note: {} are shown with --json only\n", name);
   Interrupt interrupt;
   for (PromptJob& job : jobs) render(*llm, job, o.prompt);
   Explained explained;

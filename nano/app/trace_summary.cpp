@@ -58,7 +58,7 @@ void add_step(const nlohmann::json& line, Summary& s) {
   s.timeline.push_back({time, s.end, used});
   s.peak_blocks = std::max(s.peak_blocks, used);
   for (const auto& event : line.at("events")) ++s.block_events[event.at(0).get<std::string>()];
-  for (const auto& admitted : line.at("admitted"))
+  for (const auto& admitted : line.value("admitted", nlohmann::json::array()))
     if (admitted.is_array()) s.cached_tokens += admitted.at(1).get<int64_t>();
   for (const auto& id : line.at("preempted")) {
     ++s.preemptions;

@@ -27,9 +27,14 @@ class Runner {
   // rows [first_row, first_row + rows), logits [rows, V] on the host, which it may overwrite.
   using LogitsSink = std::function<void(int32_t first_row, int32_t rows, float* logits)>;
   void run(const StepPlan& plan, const LogitsSink& sink);
+  // One prompt and one decoding step of no request, so that the first real one does not pay for pages that nobody has
+  // touched. It writes K and V into free blocks, as any later owner will.
+  void warm_up();
   int32_t vocab_rows() const { return model_.config.V; }  // width of a row of logits
 
  private:
+  static constexpr int32_t kWarmUpTokens = 256;
+
   void build_batch(const StepPlan& plan);
   // What backend_.step() calls, with the runner: all layers, then the LM head for each slice of the wanted rows.
   static void run_body(void* runner);

@@ -155,7 +155,12 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
 
   e.backend = make_backend(options);
   if (observe) e.backend = observe(std::move(e.backend));
-  e.weights = open_weights(path, options.load_format == "dummy", uint64_t(options.seed));
+  const bool dummy = options.load_format == "dummy";
+  if (dummy) {  // by the memory that the flags name, before the machine's own refuses it
+    const ModelConfig config = read_hf_config(path);
+    refuse_early(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
+  }
+  e.weights = open_weights(path, dummy, uint64_t(options.seed));
   check_quantization(options, *e.weights);
   if (!options.quantized_linear) e.weights->expand_to_float32();
   refuse_early(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
