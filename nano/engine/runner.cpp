@@ -2,34 +2,58 @@
 
 #include <algorithm>
 
+#include "base/format.h"  // ceil_div
+
 namespace nano {
 
-namespace {
-
-int32_t blocks_for(int32_t tokens, int32_t B) { return int32_t((int64_t(tokens) + B - 1) / B); }
-
-}  // namespace
+// The integers of a step, in memory that next(bytes) gives: once for who counts and once for who allocates.
+template <class Next>
+static Batch lay_out(int32_t max_tokens, int32_t max_seqs, int32_t blocks_per_seq, Next next) {
+  auto ints = [&](int64_t n) { return static_cast<int32_t*>(next(n * 4)); };
+  Batch batch;
+  batch.max_blocks = blocks_per_seq;
+  batch.token_ids = ints(max_tokens);
+  batch.positions = ints(max_tokens);
+  batch.logit_rows = ints(max_tokens);
+  batch.slot_mapping = static_cast<int64_t*>(next(int64_t(max_tokens) * 8));
+  batch.query_start = ints(max_seqs + 1);
+  batch.seq_len = ints(max_seqs + 1);
+  batch.block_table = ints(int64_t(max_seqs) * blocks_per_seq);
+  return batch;
+}
 
 int64_t Runner::batch_bytes(int32_t max_tokens, int32_t max_seqs, int32_t blocks_per_seq) {
-  // token_ids, positions, logit_rows and slot_mapping a token; query_start, seq_len and a block table a sequence.
-  return int64_t(max_tokens) * (3 * 4 + 8) + int64_t(max_seqs + 1) * 8 +
-         int64_t(max_seqs) * blocks_per_seq * 4;
+  int64_t total = 0;
+  lay_out(max_tokens, max_seqs, blocks_per_seq, [&](int64_t bytes) -> void* {
+    total += bytes;
+    return nullptr;
+  });
+  return total;
 }
 
 Runner::Runner(Transformer& model, const KvCache& kv, Backend& backend, int32_t max_tokens, int32_t max_seqs,
                int32_t max_model_len)
-    : model_(model), kv_(kv), backend_(backend) {
+    : model_(model), kv_(kv), backend_(backend), most_warm_up_(std::min(max_tokens, max_model_len)) {
   backend_.reserve(Transformer::limits(model.config, max_tokens, max_model_len));
   model_.reserve(max_tokens);
-  auto ints = [&](int64_t n) { return static_cast<int32_t*>(backend_.allocate(n * 4, Memory::scratch)); };
-  batch_.max_blocks = blocks_for(max_model_len, kv.B);
-  batch_.token_ids = ints(max_tokens);
-  batch_.positions = ints(max_tokens);
-  batch_.logit_rows = ints(max_tokens);
-  batch_.slot_mapping = static_cast<int64_t*>(backend_.allocate(int64_t(max_tokens) * 8, Memory::scratch));
-  batch_.query_start = ints(max_seqs + 1);
-  batch_.seq_len = ints(max_seqs + 1);
-  batch_.block_table = ints(int64_t(max_seqs) * batch_.max_blocks);
+  batch_ = lay_out(max_tokens, max_seqs, int32_t(ceil_div(max_model_len, kv.B)),
+                   [&](int64_t bytes) { return backend_.allocate(bytes, Memory::scratch); });
+}
+
+void Runner::warm_up() {
+  const int64_t most = int64_t(kv_.num_blocks) * kv_.B;
+  ScheduledSeq seq;
+  seq.tokens.assign(size_t(std::min<int64_t>({kWarmUpTokens, most_warm_up_, most})), 0);
+  for (int32_t block = 0; block < ceil_div(seq.num_tokens(), kv_.B); ++block)
+    seq.block_table.push_back(block);
+  seq.first_logit_row = seq.num_tokens() - 1;
+  StepPlan plan;
+  plan.seqs = {seq};
+  run(plan, [](int32_t, int32_t, float*) {});
+  plan.seqs[0].first_pos = plan.seqs[0].first_logit_row;
+  plan.seqs[0].tokens.resize(1);
+  plan.seqs[0].first_logit_row = 0;
+  run(plan, [](int32_t, int32_t, float*) {});
 }
 
 // Sequences lie one after the other; row r of the batch is token_ids[r] at positions[r], whose K and V go to

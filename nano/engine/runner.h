@@ -28,12 +28,12 @@ class Runner {
   using LogitsSink = std::function<void(int32_t first_row, int32_t rows, float* logits)>;
   void run(const StepPlan& plan, const LogitsSink& sink);
   // One prompt and one decoding step of no request, so that the first real one does not pay for pages that nobody has
-  // touched. It writes K and V into free blocks, as any later owner will.
+  // touched. REQUIRES: all blocks are free (it writes K and V into the first ones).
   void warm_up();
   int32_t vocab_rows() const { return model_.config.V; }  // width of a row of logits
 
  private:
-  static constexpr int32_t kWarmUpTokens = 256;
+  static constexpr int32_t kWarmUpTokens = 64;
 
   void build_batch(const StepPlan& plan);
   // What backend_.step() calls, with the runner: all layers, then the LM head for each slice of the wanted rows.
@@ -43,6 +43,7 @@ class Runner {
   Transformer& model_;
   const KvCache& kv_;
   Backend& backend_;
+  const int32_t most_warm_up_;
   Batch batch_;                           // pointers into backend memory
   int32_t first_row_ = 0, num_rows_ = 0;  // the slice of the wanted rows that run_head works on
   Act logits_;                            // its logits

@@ -171,6 +171,7 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   allocate_cache(e);
   e.runner = std::make_unique<Runner>(*e.model, e.kv, *e.backend, s.max_num_batched_tokens, s.max_num_seqs,
                                       s.max_model_len);
+  if (options.warmup && e.resolved.device.device != "ref") e.runner->warm_up();
 
   EngineConfig config;
   config.scheduler = s;

@@ -72,6 +72,8 @@ const Flag kFlags[] = {
     {"generation-config", &O::generation_config, kOutput, "sampler",
      "vllm = no sampling defaults from the model's generation_config.json", "auto|vllm"},
     {"trace", &O::trace, kOutput, "scheduler", "write every step to this file as JSON lines"},
+    {"warmup", &O::warmup, kOutput, "",
+     "a step of no request at the start (not on ref); off: the first token waits for untouched pages", ""},
     {"stats", &O::stats, kOutput, "", "off: no start report and no figures at the end, on stderr"},
 };
 

@@ -47,6 +47,7 @@ struct EngineOptions {
   int64_t max_logprobs = 20;
   std::string generation_config = "auto";  // auto | vllm
   std::string trace;
+  bool warmup = true;
   bool stats = true;
 };
 

@@ -73,26 +73,32 @@ Limits Transformer::limits(const ModelConfig& c, int32_t max_tokens, int32_t max
   return limits;
 }
 
+// The order of the activations in memory, once for who counts and once for who allocates them.
+template <class Next>
+void Transformer::lay_out(const ModelConfig& c, int32_t max_tokens, Next next) {
+  next(&Transformer::x_, "x", max_tokens, c.C);
+  next(&Transformer::h_, "h", max_tokens, c.C);
+  next(&Transformer::qkv_, "qkv", max_tokens, qkv_width(c));
+  next(&Transformer::attn_, "attn", max_tokens, int64_t(c.H) * c.D);
+  next(&Transformer::ffn_, "ffn", max_tokens, c.F);
+  next(&Transformer::rows_, "rows", kMaxLogitRows, c.C);
+  next(&Transformer::logits_, "logits", kMaxLogitRows, c.V);
+  next(&Transformer::cos_sin_, "cos_sin", max_tokens, c.D);
+  if (c.sliding_window > 0) next(&Transformer::cos_sin_local_, "cos_sin_local", max_tokens, c.D);
+}
+
 int64_t Transformer::activation_bytes(const ModelConfig& c, int32_t max_tokens) {
-  const int64_t per_token = 2 * int64_t(c.C) + qkv_width(c) + int64_t(c.H) * c.D + c.F +
-                            int64_t(c.D) * (c.sliding_window > 0 ? 2 : 1);
-  return int64_t(sizeof(float)) * (per_token * max_tokens + int64_t(kMaxLogitRows) * (int64_t(c.C) + c.V));
+  int64_t count = 0;
+  lay_out(c, max_tokens,
+          [&](Act Transformer::*, const char*, int64_t rows, int64_t cols) { count += rows * cols; });
+  return count * int64_t(sizeof(float));
 }
 
 void Transformer::reserve(int32_t max_tokens) {
-  auto act = [&](const char* name, int64_t rows, int64_t cols) {
-    return Act{backend_.allocate(rows * cols * int64_t(sizeof(float)), Memory::scratch), rows, cols, name};
-  };
-  const ModelConfig& c = config;
-  x_ = act("x", max_tokens, c.C);
-  h_ = act("h", max_tokens, c.C);
-  qkv_ = act("qkv", max_tokens, qkv_width(c));
-  attn_ = act("attn", max_tokens, int64_t(c.H) * c.D);
-  ffn_ = act("ffn", max_tokens, c.F);
-  rows_ = act("rows", kMaxLogitRows, c.C);
-  logits_ = act("logits", kMaxLogitRows, c.V);
-  cos_sin_ = act("cos_sin", max_tokens, c.D).f32();
-  if (c.sliding_window > 0) cos_sin_local_ = act("cos_sin_local", max_tokens, c.D).f32();
+  lay_out(config, max_tokens, [&](Act Transformer::*act, const char* name, int64_t rows, int64_t cols) {
+    void* data = backend_.allocate(rows * cols * int64_t(sizeof(float)), Memory::scratch);
+    this->*act = {data, rows, cols, name};
+  });
 }
 
 // x += attention(norm(x)); x += ffn(norm(x)). With sandwich norms each branch is normed again before it is added.
@@ -100,7 +106,7 @@ void Transformer::decoder_block(int32_t i, const Batch& batch, const KvLayer& kv
   const LayerWeights& w = layers_[size_t(i)];
   const ModelConfig& c = config;
   const bool sliding = c.sliding_window > 0 && c.sliding[size_t(i)];
-  const float* angles = sliding ? cos_sin_local_ : cos_sin_;
+  const float* angles = (sliding ? cos_sin_local_ : cos_sin_).f32();
   if (!c.no_rope.empty() && c.no_rope[size_t(i)]) angles = nullptr;
   const AttentionShape shape{c.H, c.KVH, c.D, c.attention_scale, sliding ? c.sliding_window : 0};
   const int32_t T = batch.T;
@@ -130,9 +136,9 @@ void Transformer::decoder_block(int32_t i, const Batch& batch, const KvLayer& kv
 void Transformer::forward(const Batch& batch, const KvCache& kv) {
   for (Act* act : {&x_, &h_, &qkv_, &attn_, &ffn_}) act->rows = batch.T;
   backend_.embed(x_, batch.token_ids, batch.T, *embedding_, config.embedding_scale);
-  backend_.rope_table(cos_sin_, batch.positions, inv_freq_, batch.T, config.D);
+  backend_.rope_table(cos_sin_.f32(), batch.positions, inv_freq_, batch.T, config.D);
   if (inv_freq_local_)
-    backend_.rope_table(cos_sin_local_, batch.positions, inv_freq_local_, batch.T, config.D);
+    backend_.rope_table(cos_sin_local_.f32(), batch.positions, inv_freq_local_, batch.T, config.D);
   for (int32_t i = 0; i < config.L; ++i) decoder_block(i, batch, kv.layers[size_t(i)]);
 }
 

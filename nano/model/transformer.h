@@ -30,7 +30,8 @@ struct LayerWeights {
 class Transformer {
  public:
   // Packs one matrix after the other for the backend and lets go of its bytes. progress(done, total) in bytes.
-  Transformer(const Weights& weights, Backend& backend, const std::function<void(int64_t, int64_t)>& progress = {});
+  Transformer(const Weights& weights, Backend& backend,
+              const std::function<void(int64_t, int64_t)>& progress = {});
 
   static Limits limits(const ModelConfig& config, int32_t max_tokens, int32_t max_model_len);
   // Bytes of activations that reserve() allocates.
@@ -45,6 +46,8 @@ class Transformer {
   const ModelConfig config;
 
  private:
+  template <class Next>
+  static void lay_out(const ModelConfig& config, int32_t max_tokens, Next next);
   void decoder_block(int32_t layer, const Batch& batch, const KvLayer& kv);
   const float* upload_vector(const std::vector<float>& v);
 
@@ -57,9 +60,7 @@ class Transformer {
   const float* inv_freq_local_ = nullptr;  // [D/2] for sliding layers, or null
 
   // Activations, for max_tokens rows.
-  Act x_, h_, qkv_, attn_, ffn_, rows_, logits_;
-  float* cos_sin_ = nullptr;  // [T, D]
-  float* cos_sin_local_ = nullptr;
+  Act x_, h_, qkv_, attn_, ffn_, rows_, logits_, cos_sin_, cos_sin_local_;
 };
 
 }  // namespace nano
