@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "app/cli.h"            // ArgParser
+#include "app/explain.h"        // explain_all, explain_table
 #include "llm/llm.h"            // LLM
 #include "llm/output_json.h"    // request_output_json
 #include "app/prompts.h"        // jobs_from_jsonl, render
@@ -23,7 +25,7 @@ struct RunOptions {
   PromptOptions prompt;
   std::string chat_template, prompts_file, token_ids;
   std::optional<std::string> text;
-  bool json = false;
+  bool json = false, explain = false;
 };
 
 bool parse(const Args& args, RunOptions& o) {
@@ -44,6 +46,7 @@ bool parse(const Args& args, RunOptions& o) {
       "{\"prompt_token_ids\": […]}, with sampling fields of its own; all run in one batch");
   parser.add("prompt-token-ids", o.token_ids, "the prompt as ids: 1,2,3");
   parser.add("json", o.json, "one RequestOutput a line");
+  parser.add("explain", o.explain, "how each token was chosen: the best five after each step of the sampler");
   if (!parser.parse(args)) return false;
   if (int(o.text.has_value()) + !o.prompts_file.empty() + !o.token_ids.empty() > 1)
     parser.refuse("PROMPT, --prompts and --prompt-token-ids exclude each other");
@@ -71,8 +74,22 @@ std::vector<PromptJob> make_jobs(const RunOptions& o) {
   return {job};
 }
 
+using Explained = std::map<std::string, nlohmann::ordered_json>;  // by request: one object a token
+
+// Into `explained`, for --json, or at once onto the screen.
+void start_explaining(LLM& llm, bool several, bool json, Explained& explained) {
+  explain_all(llm, [=, &explained](const std::string& id, nlohmann::ordered_json token) {
+    explained[id].push_back(std::move(token));
+    if (json) return;
+    const std::string number = fmt::format("token {}", explained[id].size());
+    fmt::print("{}", explain_table(explained[id].back(),
+                                   several ? fmt::format("prompt {}, {}", id, number) : number));
+    std::fflush(stdout);
+  });
+}
+
 // An answer alone is printed while it comes; of several, a bar says how many are done. It is wiped at the end.
-std::vector<RequestOutput> answer(LLM& llm, const std::vector<PromptJob>& jobs, bool streams,
+std::vector<RequestOutput> answer(LLM& llm, const std::vector<PromptJob>& jobs, bool streams, bool quiet,
                                   Interrupt& interrupt) {
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
@@ -85,7 +102,7 @@ std::vector<RequestOutput> answer(LLM& llm, const std::vector<PromptJob>& jobs, 
   ProgressBar bar("answering");
   int64_t done = 0;
   auto show = [&](const RequestOutput& out) { bar.show(done += out.finished, int64_t(jobs.size())); };
-  const auto on_update = streams ? LLM::OnUpdate(print_delta) : LLM::OnUpdate(show);
+  const LLM::OnUpdate on_update = quiet ? nullptr : streams ? LLM::OnUpdate(print_delta) : show;
   return llm.generate(
       prompts, params, on_update, [&] { return interrupt.taken(); }, priorities);
 }
@@ -115,16 +132,25 @@ int run_command(const Args& args) {
   RunOptions o;
   if (!parse(args, o)) return 0;
   std::vector<PromptJob> jobs = make_jobs(o);
+  for (const PromptJob& job : jobs)
+    if (o.explain && job.params.n > 1)
+      throw Error(fmt::format("one answer to each prompt can be explained, and n is {}", job.params.n),
+                  "build/nano run --explain", "use n = 1");
   const std::string source = o.chat_template.empty() ? "" : read_input(o.chat_template);
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {source, any_conversation(jobs, o.prompt)});
   Interrupt interrupt;
   for (PromptJob& job : jobs) render(*llm, job, o.prompt);
-  const bool streams = !o.json && jobs.size() == 1 && jobs[0].params.n == 1;
-  const std::vector<RequestOutput> results = answer(*llm, jobs, streams, interrupt);
+  Explained explained;
+  if (o.explain) start_explaining(*llm, jobs.size() > 1, o.json, explained);
+  const bool streams = !o.json && !o.explain && jobs.size() == 1 && jobs[0].params.n == 1;
+  const std::vector<RequestOutput> results = answer(*llm, jobs, streams, o.explain && !o.json, interrupt);
 
   if (o.json) {
-    for (const RequestOutput& result : results)
-      fmt::print("{}\n", json_text(request_output_json(result, llm->tokenizer())));
+    for (const RequestOutput& result : results) {
+      nlohmann::ordered_json line = request_output_json(result, llm->tokenizer());
+      if (o.explain) line["explain"] = explained[result.request_id];
+      fmt::print("{}\n", json_text(line));
+    }
   } else if (!streams) {
     print_text(results);
   } else if (results[0].error.empty()) {

@@ -61,6 +61,7 @@ class Engine {
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
   // Benchmarks look at each step once it is done.
   std::function<void(const StepPlan&, const StepResult&)> on_step;
+  const std::string& request_id(SeqId id) const { return request_of_.at(id); }  // of a live sequence
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
   void check_integrity() const;
