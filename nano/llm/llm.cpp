@@ -84,7 +84,7 @@ nlohmann::ordered_json prepared(nlohmann::ordered_json messages) {
   for (auto& message : messages) {
     if (!message.is_object()) continue;  // the template says what it thinks of it
     if (message.value("content", nlohmann::ordered_json()).is_null()) message["content"] = "";
-    for (auto i = message.begin(); i != message.end();) i = i->is_null() ? message.erase(i) : i + 1;
+    for (auto i = message.begin(); i != message.end();) i = i->is_null() ? message.erase(i) : std::next(i);
     if (!message.contains("tool_calls")) continue;
     for (auto& call : message["tool_calls"]) {
       if (!call.contains(arguments) || !call[arguments].is_string()) continue;
@@ -104,6 +104,7 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   nlohmann::ordered_json variables;
   variables["messages"] = prepared(messages);
   variables["add_generation_prompt"] = add_generation_prompt;
+  variables["tools"] = variables["documents"] = nullptr;  // None, as transformers passes them, not undefined
   if (bos >= 0) variables["bos_token"] = tokenizer.token_text(bos);
   if (eos >= 0) variables["eos_token"] = tokenizer.token_text(eos);
   variables.update(more);
