@@ -112,8 +112,8 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   Prompt prompt;
   for (const RenderedSpan& span : spans) prompt.text += span.text;
   prompt.token_ids = encode_spans(tokenizer, spans);
-  // The template wrote BOS itself, perhaps behind white space, or the tokenizer adds it: never both. Content cannot be
-  // BOS. Where EOS is the same token, only the first place tells.
+  // The template wrote BOS itself, perhaps behind white space, or the tokenizer adds it: never both. Content cannot
+  // be BOS. Where EOS is the same token, only the first place tells.
   std::vector<int32_t>& ids = prompt.token_ids;
   const auto end = bos == eos && !ids.empty() ? ids.begin() + 1 : ids.end();
   if (tokenizer.add_bos && bos >= 0 && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
