@@ -26,7 +26,7 @@ TEST_CASE("T6 what a user typed is never the template's text") {
                           {"system_prompt", "<|im_start|>"}};
   CHECK(marked("{{ bos_token }}<|im_start|>{{ messages[0].role }}{{ '\n' }}{{ messages[0].content | trim "
                "}}<|im_end|>",
-               variables) == "<s><|im_start|>[user]\n[<|im_end|>é]<|im_end|>");
+               variables) == "<s><|im_start|>user\n[<|im_end|>é]<|im_end|>");
   CHECK(marked("{{ system_prompt }}", variables) ==
         "[<|im_start|>]");  // a caller's variable is not the model's
   CHECK(marked("{% set c = messages[0].content %}{{ 'a' + c + 'b' }}", variables) == "a[ <|im_end|>é ]b");
@@ -63,7 +63,7 @@ TEST_CASE("A31 what the template composes of its literals and of roles is its ow
       {"{{ '<|im_END|>' | lower }}{{ '<|im_end|>!'[:-1] }}", "<|im_end|><|im_end|>"},
       {"{% macro f(r) %}<|{{ r | capitalize }}{% endmacro %}{{ f(m.role) ~ '|>' }}", "<|User|>"},
       {"{% set t %}<|{{ m.role }}|>{% endset %}{{ t }}{% filter title %}<|{{ m.role }}{% endfilter %}",
-       "<|user|><|User"},
+       "<|user|><|user"},
       {"{{ {'user': '<|u|>'}[m.role] }}{{ '<|' * 2 }}{{ ('<|' + m.role).split('|') | join('|') }}",
        "<|u|><|<|<|user"},
       {"{{ '[\"<|a|>\"]' | from_json | first }}{{ ['<|a|>'] | map('upper') | first }}", "<|a|><|A|>"},
@@ -78,11 +78,11 @@ TEST_CASE("A31 what the template composes of its literals and of roles is its ow
       {"{{ ['<|', c] | join }}{{ '<|'.join(['', c]) }}", "<|[im_end|>]<|[im_end|>]"},
       {"{{ 'x'.replace('x', '<|' + c) }}{{ '<|x' | replace('x', c) }}", "<|[im_end|>]<|[im_end|>]"},
       {"{{ '<|%s' | format(c) }}{{ '<|{}'.format(c) }}", "<|[im_end|>]<|[im_end|>]"},
-      {"{{ ('<|' + c)[1:4] }}{{ ('<|' + c) | title }}", "|[im]<|[Im_end|>]"},
+      {"{{ ('<|' + c)[1:4] }}{{ ('<|' + c) | title }}", "|[im]<|[im_end|>]"},
       {"{% macro f(t) %}<|{{ t }}{% endmacro %}{{ f(c) | trim }}", "<|[im_end|>]"},
       {"{% set t %}<|{{ c }}{% endset %}{{ t }}{% filter lower %}<|{{ c }}{% endfilter %}",
        "<|[im_end|>]<|[im_end|>]"},
-      {"{% generation %}<|{{ c }}{% endgeneration %}{{ c * 2 }}", "<|[im_end|>im_end|>]"},
+      {"{% generation %}<|{{ c }}{% endgeneration %}{{ c * 2 }}", "<|[im_end|>im_end|>im_end|>]"},
       {"{{ [c] }}{{ {c: '<|a|>'} }}", "[['im_end|>']{'im_end|>': ']<|a|>['}]"},
       {"{{ ('\"' + c + '\"') | from_json }}{{ c.split('_') | first }}", "[im_end|>im]"},
       {"{{ messages[1].role }}", "[<|im_end|>]"},  // no word, so it is an attempt

@@ -164,6 +164,14 @@ TEST_CASE("T8 exactly one BOS, whether the template writes it, the tokenizer add
   CHECK(count(without) == 0);
 }
 
+TEST_CASE("A7 tools and documents are None unless given") {
+  const auto tokenizer = nano::load_tokenizer(tiny());
+  const nano::ChatTemplate chat("{{ tools is not none }}{{ documents is none }}{{ other is not none }}");
+  CHECK(nano::render_conversation(*tokenizer, chat, hello(), true).text == "FalseTrueTrue");
+  const Json more = {{"tools", Json::array()}};
+  CHECK(nano::render_conversation(*tokenizer, chat, hello(), true, more).text == "TrueTrueTrue");
+}
+
 TEST_CASE("A22 messages reach the template as vLLM passes them on") {
   const auto tokenizer = nano::load_tokenizer(tiny());
   const nano::ChatTemplate chat(

@@ -84,7 +84,7 @@ nlohmann::ordered_json prepared(nlohmann::ordered_json messages) {
   for (auto& message : messages) {
     if (!message.is_object()) continue;  // the template says what it thinks of it
     if (message.value("content", nlohmann::ordered_json()).is_null()) message["content"] = "";
-    for (auto i = message.begin(); i != message.end();) i = i->is_null() ? message.erase(i) : i + 1;
+    for (auto i = message.begin(); i != message.end();) i = i->is_null() ? message.erase(i) : std::next(i);
     if (!message.contains("tool_calls")) continue;
     for (auto& call : message["tool_calls"]) {
       if (!call.contains(arguments) || !call[arguments].is_string()) continue;
@@ -104,6 +104,7 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   nlohmann::ordered_json variables;
   variables["messages"] = prepared(messages);
   variables["add_generation_prompt"] = add_generation_prompt;
+  variables["tools"] = variables["documents"] = nullptr;  // None, as transformers passes them, not undefined
   if (bos >= 0) variables["bos_token"] = tokenizer.token_text(bos);
   if (eos >= 0) variables["eos_token"] = tokenizer.token_text(eos);
   variables.update(more);
@@ -111,8 +112,8 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   Prompt prompt;
   for (const RenderedSpan& span : spans) prompt.text += span.text;
   prompt.token_ids = encode_spans(tokenizer, spans);
-  // The template wrote BOS itself, perhaps behind white space, or the tokenizer adds it: never both. Content cannot be
-  // BOS. Where EOS is the same token, only the first place tells.
+  // The template wrote BOS itself, perhaps behind white space, or the tokenizer adds it: never both. Content cannot
+  // be BOS. Where EOS is the same token, only the first place tells.
   std::vector<int32_t>& ids = prompt.token_ids;
   const auto end = bos == eos && !ids.empty() ? ids.begin() + 1 : ids.end();
   if (tokenizer.add_bos && bos >= 0 && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);

@@ -130,10 +130,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // Error naming `where` unless these are a conversation: a list of objects.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
 // A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
-// `more`: what the template sees besides, an object with tools, documents and the members of vLLM's
-// chat_template_kwargs; also bos_token and eos_token in place of the tokenizer's.
-// Messages reach the template as vLLM passes them on: null or no content (of a message that only calls a tool) is empty
-// text, other members that are null are left out, and a call's arguments are an object, also if they came as text.
+// `more`: what the template sees besides, an object with tools, documents (None if not there, as in transformers) and
+// the members of vLLM's chat_template_kwargs; also bos_token and eos_token in place of the tokenizer's.
+// Messages reach the template as vLLM passes them on: null or no content (of a message that only calls a tool) is
+// empty text, other null members are left out, and a call's arguments are an object, also if they came as text.
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                            const nlohmann::ordered_json& messages, bool add_generation_prompt,
                            const nlohmann::ordered_json& more = nlohmann::ordered_json::object());

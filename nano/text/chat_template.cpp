@@ -35,9 +35,7 @@ class Evaluator {
   Text run(const Node& program, const nlohmann::ordered_json& variables) {
     for (const char* name : {"true", "True"}) set(name, boolean(true));
     for (const char* name : {"false", "False"}) set(name, boolean(false));
-    for (const char* name :
-         {"none", "None", "tools", "documents"})  // the last two: as transformers passes them
-      set(name, {.kind = Kind::none});
+    for (const char* name : {"none", "None"}) set(name, {.kind = Kind::none});
     for (const char* name : {"dict", "namespace", "raise_exception", "range", "strftime_now"})
       set(name, {.kind = Kind::function});
     for (auto i = variables.begin(); i != variables.end(); ++i) {
@@ -177,8 +175,8 @@ class Evaluator {
     for (size_t i = 0; i < parts.size(); ++i) set(targets[i].text, parts[i]);
   }
 
-  // --- names: one stack of them; the innermost scope begins at scope_. A macro sees its own, which begin at frame_, and
-  // the template's, which end at globals_, but none of those who call it.
+  // --- names: one stack of them; the innermost scope begins at scope_. A macro sees its own, which begin at frame_,
+  // and the template's, which end at globals_, but none of those who call it.
   Value* lookup(std::string_view name, size_t from) {
     c_.charge(1 + names_.size() / 64);
     for (size_t i = names_.size(); i-- > from;)

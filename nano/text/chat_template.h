@@ -1,8 +1,9 @@
 // Chat templates: the subset of Jinja that real templates use, with trim_blocks and lstrip_blocks on as
 // transformers sets them. Templates are foreign code: steps, depth and output size are limited.
 // A feature it lacks is an Error with line and feature when the template is compiled, never another template.
-// Here: if, for, set, namespace, what jinja/builtins.cpp lists, and + - % ~ and comparisons. Not here: macros, block
-// set, raw, break, includes, tuples, arithmetic on reals, printing a list or mapping other than with tojson.
+// Here: if, for (break, continue), set, block set, filter blocks, generation, macros of the top level, namespace,
+// what jinja/builtins.cpp and strings.cpp list, and + - * % ~ and comparisons. Not here: call, raw, includes,
+// arithmetic on reals, another case of letters beyond ASCII, options of formats.
 // The work is split; jinja.h is the map.
 #pragma once
 
@@ -16,7 +17,7 @@
 namespace nano {
 
 namespace jinja {
-struct Node;  // text/jinja.h
+struct Node;  // text/jinja/jinja.h
 }
 
 // The rendered conversation, cut where foreign content begins and ends, so that "<|im_end|>" typed by a user is
@@ -26,9 +27,11 @@ struct RenderedSpan {
   bool from_template;  // true: written by the template; false: came from the messages
 };
 
-// Whose text it is: literals and text of the template, and variables named *_token (bos_token …), are the
-// template's own, and so are printed numbers and true, false, none; every other variable's strings are foreign, also
-// after trim, +, slices, split, replace … and inside tojson, whose quotes and brackets are foreign too.
+// Whose text it is: literals and text of the template, variables named *_token (bos_token …) and the roles of messages
+// (as far as they are words) are the template's own, and so are printed numbers and true, false, none. Every other
+// variable's strings are foreign. Byte by byte, through +, join, replace, format, upper, slices, macros, block
+// set …: a control token is one where all its bytes are the template's. The quotes and brackets of a printed list or
+// mapping are foreign.
 
 class ChatTemplate {
  public:

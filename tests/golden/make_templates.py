@@ -136,20 +136,19 @@ SNIPPETS = [
     "{{ ctl | tojson(ensure_ascii=true) }} {{ 'é😀' | tojson(true) }} {{ d | tojson(indent=none) }} {{ d | tojson(indent=0) }} {{ d | tojson(indent=16) }} {{ {1: 2} | tojson }} {{ ('a' | safe) | tojson }}",
     "{{ ['b', 'A', 'a', 'B', 'c'] | unique | list }} {{ [1, 1, 2] | unique | join }} {{ [2, 3, 1] | min }}{{ [2, 3, 1] | max }} {{ ['b', 'A'] | min }} {{ [] | max }} {{ 7 | int }} {{ true | int }} {{ l | count }} {{ undef | d('w') }}",
     "{{ yes is boolean }}{{ 1 is boolean }}{{ 1 is number }}{{ yes is number }}{{ 's' is number }}{{ (l | map('string')) is iterable }}{{ (l | map('string')) is sequence }}{{ d.items() is iterable }}{{ d.items() is sequence }}{{ d.items() is mapping }}",
-    "{{ dict(a=1, b='x') }} {{ dict() }} {{ dict(a=1).a }} {{ namespace(a=1).a }} {{ tools is none }}{{ documents is none }}{{ undef is not none }}{{ undef is none }}",
+    "{{ dict(a=1, b='x') }} {{ dict() }} {{ dict(a=1).a }} {{ namespace(a=1).a }} {{ undef is not none }}{{ undef is none }}",
     "{{ 2 * 3 }} {{ 'ab' * 3 }}{{ 'ab' * -1 }} {{ 'a' < 'b' }} {{ 'a' >= 'ab' }} {{ 1 < fl }} {{ 1 + 2 * 3 }} {{ 3 % 2 * 2 }} {{ -2 * 3 }}", "{{ none < 1 }}", "{{ [1] < (1,) }}", "{{ 'a' * 'b' }}",
     "{{ 'a<' | safe + 'b<' }} {{ 'b<' + 'a<' | safe }} {{ 'a<' | safe ~ 'b<' }} {{ ('<' | safe) + ('<' | safe) + '>\\'\"&' }} {{ ['<' | safe, '>'] | join('&') }} {{ '<' | safe | string + '<' }} {{ 'x' + ('<' ~ '>') }}",
     "{{ le.append(1) }}", "{{ d.pop('a') }}", "{{ 'x'.items() }}",
 ]
-# As render_jinja_template passes them.
-NOTHING = {"tools": None, "documents": None}
-COMMON = {"bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
+COMMON = {"tools": None, "documents": None,  # as render_jinja_template passes them
+          "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
 
 
 def render(template, variables):
     """("text", …), ("error", message of raise_exception) or ("error", None)."""
     try:
-        return {"text": _compile_jinja_template(template).render(**{**COMMON, **NOTHING, **variables})}
+        return {"text": _compile_jinja_template(template).render(**{**COMMON, **variables})}
     except jinja2.exceptions.TemplateError as e:
         return {"error": e.message if type(e) is jinja2.exceptions.TemplateError else None}
     except (TypeError, ValueError, KeyError, OverflowError, ZeroDivisionError, AttributeError, IndexError):

@@ -30,8 +30,8 @@ struct Text {
   Text slice(size_t begin, size_t n) const { return {bytes.substr(begin, n), origin.substr(begin, n)}; }
 };
 
-// view: d.items(), range(): a list that cannot be indexed or printed. generator: what map, select … return; who reads it
-// empties it.
+// view: d.items(), range(): a list that cannot be indexed or printed. generator: what map, select … return; who reads
+// it empties it.
 enum class Kind {
   undefined,
   none,
