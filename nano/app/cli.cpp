@@ -30,12 +30,12 @@ const char* const kExamples[] = {
     "info --params 70e9 --device-memory 80GB",
     "tokenize tiny \"In the beginning\"",
     "ppl tiny --file README.md --ctx 128",
-    "bench latency tiny --input-len 32 --output-len 16 --num-iters 3",
-    "bench throughput tiny --input-len 32 --output-len 16 --num-prompts 20",
-    "bench gemm --formats W4A16 --rows 1,8 --shapes 512x512",
-    "bench serve tiny --num-prompts 8",
-    "bench compare throughput tiny --vary max-num-seqs=1,8 --num-prompts 8",
-    "bench ladder throughput tiny --num-prompts 8",
+    "bench latency tiny --input-len 32 --output-len 16 --num-iters 2",
+    "bench throughput tiny --input-len 32 --output-len 16 --num-prompts 8",
+    "bench gemm --n 512 --k 512 --m 1,8",
+    "bench serve tiny --in-process --num-prompts 8 --random-output-len 16",
+    "bench compare tiny --vary enable-prefix-caching=off,on --runs 2",
+    "bench ladder tiny max-num-seqs=1:16 enable-prefix-caching=off:on --runs 2",
     "trace summary steps.jsonl",
 };
 
@@ -201,7 +201,7 @@ bool ArgParser::parse_own(Args& args) {
     cli_->parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     std::string help = CLI::detail::find_and_replace(cli_->help("build/nano"), "\n\n\n", "\n\n");
-    const char* title = "\nExamples:\n";
+    const char* title = "Examples:\n";
     for (const std::string example : kExamples)
       if (example.rfind(cli_->get_name() + " ", 0) == 0)
         help += std::exchange(title, "") + ("  build/nano " + example + "\n");
