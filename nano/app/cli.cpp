@@ -205,7 +205,7 @@ bool ArgParser::parse_own(Args& args) {
     for (const std::string example : kExamples)
       if (example.rfind(cli_->get_name() + " ", 0) == 0)
         help += std::exchange(title, "") + ("  build/nano " + example + "\n");
-    fmt::print("{}{}", help, help.find('{') == help.npos ? "" : fmt::format("\n{}\n", kTags));
+    fmt::print("{}{}", help, help.find(" {block manager}") == help.npos ? "" : fmt::format("\n{}\n", kTags));
     return false;
   } catch (const CLI::ArgumentMismatch& e) {  // "--stop: 1 required TEXT missing", "no-sampler was given …"
     const std::string what = e.what(), flag = what.substr(0, what.find_first_of(": "));
