@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* const kHelp =
-    "/reset forgets the conversation, /bye leaves (so do /exit, Ctrl-D and two Ctrl-C), /help prints this; "
+    "/reset forgets the conversation, /bye leaves (so do /exit, Ctrl-D and two Ctrl-C), /help prints this;\n"
     "// begins a question with a slash; Ctrl-C stops an answer\n";
 
 struct Chat {

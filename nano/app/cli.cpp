@@ -201,7 +201,7 @@ bool ArgParser::parse_own(Args& args) {
     cli_->parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     std::string help = CLI::detail::find_and_replace(cli_->help("build/nano"), "\n\n\n", "\n\n");
-    const char* title = "\nExamples:\n";
+    const char* title = "Examples:\n";
     for (const std::string example : kExamples)
       if (example.rfind(cli_->get_name() + " ", 0) == 0)
         help += std::exchange(title, "") + ("  build/nano " + example + "\n");

@@ -185,7 +185,7 @@ std::string info_text(const Json& info) {
         "scratch       {scratch_bytes}\n",
         info);
   if (info.contains("model"))
-    add("\nHow large are the weights in the file?\n  {weight_bytes}, {bits_per_weight:.2f} bits each\n"
+    add("\nHow large are the weights?\n  {weight_bytes}, {bits_per_weight:.2f} bits each\n"
         "What would take max-num-seqs sequences at full length, without waiting?\n"
         "  {total_bytes}: weights {weight_bytes}, KV cache {kv_bytes}, scratch {scratch_bytes}\n"
         "What does `build/nano run` take with these flags, about?\n{run_says}",

@@ -66,7 +66,7 @@ std::string trace_header(const LoadedEngine& loaded) {
 void refuse_early(const EngineOptions& options, const ModelConfig& config, int64_t bytes,
                   const Backend& backend) {
   MemoryPlan plan = plan_to_fit(options, config, bytes, backend).memory;
-  plan.slack = bytes / 8 + (int64_t(1) << 20);
+  plan.slack = bytes / 10 + (int64_t(1) << 20);
   plan_memory(plan);
 }
 
