@@ -175,7 +175,7 @@ TEST_CASE("A7 tools and documents are None unless given") {
 TEST_CASE("A22 messages reach the template as vLLM passes them on") {
   const auto tokenizer = nano::load_tokenizer(tiny());
   const nano::ChatTemplate chat(
-      "{% for m in messages %}<{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "{% for m in messages %}<{{ m.role }}:{{ '' + m.content }}{% for c in m.tool_calls or [] %}"
       "{{ c.function.arguments }}{% endfor %}{{ m.name is defined }}>{% endfor %}");
   auto text = [&](const std::string& messages) {
     return nano::render_conversation(*tokenizer, chat, Json::parse(messages), true).text;
