@@ -96,7 +96,7 @@ TEST_CASE("a mistyped name is known by its neighbour, and a strange one by none"
   CHECK(nano::closest("--temparatur", names) == "--temperature");
   CHECK(nano::closest("--topk", names) == "--top-k");
   CHECK(nano::closest("tiny", names) == "tiny");
-  for (const char* strange : {"", "x", "llama", "--no-such-flag", "/models/some.gguf", "smart"}) {
+  for (const char* strange : {"", "x", "llama", "--no-such-flag", "/models/some.gguf", "smart", "pony"}) {
     CAPTURE(strange);
     CHECK(nano::closest(strange, names) == "");
   }
