@@ -119,7 +119,7 @@ TEST_CASE("trace summary --by time: a longer step is wider, waiting is blank, an
   trace += request("forked", 4, "chat-abcdefghijkl", 1) + request("arrived", 5, "b", 0);
   for (int i = 0; i < 8; ++i) trace += step(56 + i, 1, 2, {{3, 1}, {4, 1}, {5, i < 2 ? 5 : 0}});
   const std::string out = summary(trace);
-  CHECK(contains(out, "a column is 1 ms of 64 ms: a longer step is wider\n"));
+  CHECK(contains(out, "a column is 1.00 ms of 64.0 ms: a longer step is wider\n"));
   CHECK(contains(
       out, "\n  chat-abc/0 |" + times(32, "P") + times(16, "d") + times(8, " ") + times(8, "d") + "\n"));
   CHECK(contains(out, "\n  chat-abc/1 |" + times(56, " ") + times(8, "d") + "\n"));

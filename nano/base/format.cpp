@@ -31,7 +31,7 @@ double unit_factor(const std::string& unit) {
 
 std::string three_digits(double x) {
   const double a = std::abs(x);
-  if (a < 0.9995) return fmt::format("{:.3g}", x);
+  if (a > 0 && a < 0.9995) return fmt::format("{:.3g}", x);
   return fmt::format("{:.{}f}", x, a < 9.995 ? 2 : a < 99.95 ? 1 : 0);
 }
 
