@@ -172,7 +172,9 @@ def describe_scheduled(v):
 def describe_plan(v):
     lines = [f"step {int(v['step'])}: {int(v['num_tokens'])} tokens, {int(v['num_running'])} running, "
              f"{int(v['num_waiting'])} waiting, {int(v['num_free_blocks'])} blocks free"]
-    lines[0] += "".join(f" {name} {listing(ints(v[name]))}" for name in ("admitted", "preempted") if vector(v[name]))
+    admitted = [int(one["id"]) for one in vector(v["admitted"])]
+    for name, ids in ("admitted", admitted), ("preempted", ints(v["preempted"])):
+        lines[0] += f" {name} {listing(ids)}" if ids else ""
     return "\n  ".join(lines + [describe_scheduled(seq) for seq in vector(v["seqs"])])
 
 
@@ -409,7 +411,7 @@ def token_texts():
 def sequences():
     engine = find("nano::Engine")
     if engine is not None:
-        return sorted((pointee(seq) for _, seq in hash_map(engine["sequences_"])), key=lambda seq: int(seq["id"]))
+        return sorted((live["seq"].dereference() for _, live in hash_map(engine["live_"])), key=lambda seq: int(seq["id"]))
     scheduler = need("nano::Scheduler", "Engine::step")
     return [target(pointer) for pointer in vector(scheduler["running_"])]
 
