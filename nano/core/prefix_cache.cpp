@@ -1,3 +1,11 @@
+// Example: blocks of 2. After the tokens 5 6 7 8 9 were computed in blocks 3, 0 and 4, two contents are known:
+//
+//   node 1  parent 0 (the root)  tokens 5 6  block 3
+//   node 2  parent 1             tokens 7 8  block 0
+//
+// The prompt 5 6 7 8 1 finds both. 7 8 1 finds nothing, though a block with 7 8 exists: its K and V were computed behind
+// 5 6, and attention makes each of them depend on all that came before. That is why a node knows its parent.
+// vLLM's counterpart: hash_block_tokens in vllm/v1/core/kv_cache_utils.py, and BlockPool's map from hash to block.
 #include "core/prefix_cache.h"
 
 #include <algorithm>
@@ -36,6 +44,7 @@ std::vector<BlockId> PrefixCache::match_prefix(std::span<const int32_t> tokens) 
   return blocks;
 }
 
+// Walks back to the last known block and registers forward from there: in most steps that is one look-up.
 int32_t PrefixCache::insert(std::span<const int32_t> tokens, int32_t num_computed,
                             std::span<const BlockId> block_table) {
   const size_t size = size_t(block_size_), full_blocks = size_t(num_computed) / size;
