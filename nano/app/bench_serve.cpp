@@ -35,8 +35,7 @@ void add_load_flags(ArgParser& parser, ServeCommand& o) {
              kMost);
   parser.add("num-prompts", load.num_prompts, "requests", 1, kMost);
   parser.add("num-warmups", o.serve.num_warmups,
-             "requests before them that do not count; with none the first ones pay for page faults "
-             "(tiny: mean TTFT 36 ms with 0, 13 ms with 4)",
+             "requests before them that do not count; with none the first ones pay for page faults",
              0, kMost);
   parser.add("dataset-name", o.dataset_name, "random token ids, from --seed", "random");
   parser.add("random-input-len", load.input_len, "tokens a prompt", 1, kMost);
