@@ -4,6 +4,13 @@
 #include <cstdlib>
 #include <string>
 
+// Is this built with a sanitizer that has an allocator of its own?
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define NANO_SANITIZER
+#endif
+#endif
+
 namespace nano_test {
 
 inline std::string data_path(const std::string& name) {

@@ -7,6 +7,7 @@
 
 #include "catch.h"
 #include "core/sampler.h"    // sample
+#include "data.h"            // NANO_SANITIZER
 #include "engine_fixture.h"  // EngineUnderTest, micro_options, make_prompt
 
 namespace {
@@ -14,11 +15,6 @@ std::atomic<int64_t> allocations{0};
 }
 
 // Sanitizers have an operator new of their own, and a hook in it.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define NANO_SANITIZER
-#endif
-#endif
 #ifdef NANO_SANITIZER
 #include <sanitizer/allocator_interface.h>
 namespace {

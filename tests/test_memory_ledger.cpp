@@ -170,7 +170,11 @@ TEST_CASE("the ledger is true for every source of weights") {
       const double said = ledger(m.err);
       INFO("said " << said / kMB << " MB, took " << m.peak / kMB << " MB at most");
       CHECK(said >= source.weights * kMB);
+#ifdef NANO_SANITIZER  // freed bytes stay in its quarantine, and all have a shadow
+      CHECK(m.peak <= 2.1 * said + 80 * kMB);
+#else
       CHECK(m.peak <= 1.1 * said + 80 * kMB);
+#endif
       CHECK(m.peak >= 0.9 * said - 20 * kMB);  // 16 MB of KV cache are not touched
     }
 }
