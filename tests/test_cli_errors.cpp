@@ -124,7 +124,7 @@ TEST_CASE("what is wrong in a flag is said before a model is loaded, with the fl
       {{"bench", "latency", tiny(), "--output-json", "/no/such/dir/x"}, "/no/such/dir/x: cannot be written"},
       {{"bench", "throughput", tiny(), "--output-json", "/"}, "/: cannot be written"},
       {{"chat", tiny(), "--temperature", "-1"}, "temperature"},
-      {{"run", tiny(), "x", "--device-memory", "1e18", "--no-stats"}, "GB"},
+      {{"run", tiny(), "x", "--device-memory", "1e18", "--no-stats"}, "TB"},
       {{"run", tiny(), "x", "--kv-cache-memory-bytes", "1e18"}, "--kv-cache-memory-bytes"},
       {{"run", tiny(), "x", "--num-gpu-blocks-override", "2147483647"}, "--num-gpu-blocks-override"},
       {{"run", empty, "x"}, "not a GGUF file"},
@@ -285,6 +285,22 @@ TEST_CASE("a conversation in --prompts that is none is its line's error") {
   CHECK(ran.exit_code == 1);
   CHECK(contains(ran.err, "prompt 0: stdin line 1: 'messages' must be a list of objects"));
   CHECK(contains(ran.err, "prompt 1: stdin line 2: 'messages' must be a list of objects"));
+}
+
+TEST_CASE("an empty file is no chat template, not the model's own") {
+  const std::string empty = temporary_file(""),
+                    messages = temporary_file("[{\"role\": \"user\", \"content\": \"a\"}]");
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"run", tiny(), "x"},
+                                                  {"chat", tiny()},
+                                                  {"tokenize", tiny(), "--messages", messages}}) {
+    std::vector<std::string> args = command;
+    args.insert(args.end(), {"--chat-template", empty});
+    const auto ran = run_nano(args);
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.err == "error: " + empty + ": the file is empty (a Jinja template is wanted)\n");
+  }
+  std::remove(empty.c_str());
+  std::remove(messages.c_str());
 }
 
 TEST_CASE("an empty PROMPT is one when it was given") {

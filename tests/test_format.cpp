@@ -74,6 +74,7 @@ TEST_CASE("people see three significant digits, whatever the size") {
   CHECK(nano::format_bytes(999'000) == "999 kB");
   CHECK(nano::format_bytes(3'200'000) == "3.20 MB");
   CHECK(nano::format_bytes(140'000'000'000) == "140 GB (130 GiB)");
+  CHECK(nano::format_bytes(int64_t(10) << 40) == "11.0 TB (10.0 TiB)");
   CHECK(nano::format_bytes(int64_t(32) << 30) == "34.4 GB (32.0 GiB)");
 }
 

@@ -6,9 +6,10 @@
 
 #include "app/cli.h"             // ArgParser
 #include "llm/llm.h"             // LLM
+#include "app/prompts.h"         // read_chat_template
 #include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"           // start_llm, stats_line
-#include "app/terminal.h"        // Interrupt, read_input
+#include "app/terminal.h"        // Interrupt, LineReader
 #include "base/error.h"          // Error
 
 namespace nano {
@@ -125,7 +126,7 @@ int chat_command(const Args& args) {
   const SamplingParams params = make_sampling_params(options, sampling);
   if (params.n != 1) parser.refuse("a conversation has one answer: --n must be 1");
 
-  const std::string source = chat_template.empty() ? "" : read_input(chat_template);
+  const std::string source = read_chat_template(chat_template);
   const std::unique_ptr<LLM> llm = start_llm(options, {source, /*required=*/true});
   if (!llm->has_chat_template())
     throw Error("this model has no chat template", options.model,

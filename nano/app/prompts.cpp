@@ -107,6 +107,12 @@ Json conversation_of(const LLM& llm, const PromptJob& job, const PromptOptions& 
 
 }  // namespace
 
+std::string read_chat_template(const std::string& path) {
+  const std::string source = path.empty() ? "" : read_input(path);
+  if (source.empty() && !path.empty()) throw Error("the file is empty", path, "a Jinja template is wanted");
+  return source;
+}
+
 bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options) {
   return std::any_of(jobs.begin(), jobs.end(), [&](const PromptJob& job) {
     const bool text = job.prompt.token_ids.empty();

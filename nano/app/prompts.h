@@ -29,6 +29,9 @@ struct PromptJob {
 // Error: the file can't be read, holds none, or no line of it is JSON.
 std::vector<PromptJob> jobs_from_jsonl(const std::string& path, const SamplingParams& defaults);
 
+// --chat-template FILE, "" for none. Error: it is empty, or can't be read.
+std::string read_chat_template(const std::string& path);
+
 // Will any of these go through a chat template, if there is one?
 bool any_conversation(const std::vector<PromptJob>& jobs, const PromptOptions& options);
 

@@ -9,7 +9,7 @@
 #include "app/explain.h"         // explain_all, explain_table
 #include "llm/llm.h"             // LLM
 #include "llm/output_json.h"     // request_output_json
-#include "app/prompts.h"         // jobs_from_jsonl, render
+#include "app/prompts.h"         // jobs_from_jsonl, render, read_chat_template
 #include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"           // start_llm, close_trace, stats_line
 #include "app/terminal.h"        // Interrupt, ProgressBar, print_stderr, read_input
@@ -150,7 +150,7 @@ int run_command(const Args& args) {
     if (o.explain && job.params.n > 1)
       throw Error(fmt::format("one answer to each prompt can be explained, and n is {}", job.params.n),
                   "build/nano run --explain", "use n = 1");
-  const std::string source = o.chat_template.empty() ? "" : read_input(o.chat_template);
+  const std::string source = read_chat_template(o.chat_template);
   const std::unique_ptr<LLM> llm = start_llm(o.engine, {source, any_conversation(jobs, o.prompt)});
   for (const char* name : {"logprobs", "prompt_logprobs"})
     if (!o.json && o.sampling.contains(name)) print_stderr("note: {} are shown with --json only\n", name);

@@ -143,7 +143,11 @@ int LineReader::read_char(EditLine* edit, wchar_t* out) {
   std::mbstate_t state = {};
   for (int byte; (byte = static_cast<LineReader*>(self)->read_byte()) >= 0;) {
     const char c = char(byte);
-    const size_t used = std::mbrtowc(out, &c, 1, &state);
+    size_t used = std::mbrtowc(out, &c, 1, &state);
+    if (used == size_t(-1)) {  // what came before was none; this byte may begin a new one
+      state = {};
+      used = std::mbrtowc(out, &c, 1, &state);
+    }
     if (used <= 1) return 1;
     if (used == size_t(-1)) state = {};
   }

@@ -7,6 +7,7 @@
 #include "llm/llm.h"          // load_tokenizer, check_messages, render_conversation
 #include "llm/loader.h"       // find_model
 #include "llm/output_json.h"  // json_text
+#include "app/prompts.h"      // read_chat_template
 #include "app/terminal.h"     // read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_ordered_json
@@ -53,7 +54,8 @@ bool parse(const Args& args, TokenizeOptions& o) {
 Prompt render_messages(const Tokenizer& tokenizer, const TokenizeOptions& o) {
   const Json messages = parse_ordered_json(read_input(o.messages), o.messages);
   check_messages(messages, o.messages);
-  const std::string source = o.chat_template.empty() ? tokenizer.chat_template : read_input(o.chat_template);
+  const std::string source =
+      o.chat_template.empty() ? tokenizer.chat_template : read_chat_template(o.chat_template);
   if (source.empty()) throw Error("this model has no chat template", o.model, "give --chat-template FILE");
   Json tokens = Json::object();
   if (o.bos_token) tokens["bos_token"] = *o.bos_token;

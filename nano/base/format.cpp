@@ -36,9 +36,12 @@ std::string three_digits(double x) {
 }
 
 std::string format_bytes(int64_t bytes) {
+  constexpr double kTiB = 1024.0 * 1024 * 1024 * 1024;
   const double b = double(bytes);
   if (std::abs(b) < 1e6) return three_digits(b / 1e3) + " kB";
   if (std::abs(b) < 1e9) return three_digits(b / 1e6) + " MB";
+  if (std::abs(b) >= 1e12)
+    return fmt::format("{} TB ({} TiB)", three_digits(b / 1e12), three_digits(b / kTiB));
   return three_digits(b / 1e9) + " GB (" + three_digits(b / double(1 << 30)) + " GiB)";
 }
 
