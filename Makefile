@@ -20,7 +20,7 @@ NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
 FLAGS_release := -O3 $(NATIVE) -DNDEBUG
 FLAGS_debug := -O0 -g3 $(NATIVE)
 FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
-FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread
+FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread,undefined -fno-sanitize-recover=all
 FLAGS_portable := -O3 -g1 -march=x86-64-v3 -DNDEBUG
 FLAGS_generic := -O1 -g1 -DNDEBUG
 
@@ -38,10 +38,15 @@ OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
 TESTS := $(sort $(wildcard tests/*.cpp))
 MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
 
-# Tests need not be fast, but compile fast.
+# Tests need not be fast, but compile fast; the operators' references are loops over whole matrices.
 ifneq ($(FLAVOUR),debug)
-$(BUILD)/obj/tests/%.o: CXXFLAGS += -O1 -g1
+$(BUILD)/obj/tests/%.o: CXXFLAGS += -O0 -g1
+$(BUILD)/obj/tests/test_ops%.o: CXXFLAGS += -O1
 endif
+# What a check of every pointer costs in unrolled kernels is 3 times their speed and minutes of compiling: they have
+# the full set of checks in their own tests (make tsan).
+build/asan/obj/nano/backend/cpu/%.o: CXXFLAGS += -O2 -fno-sanitize=undefined -fsanitize=signed-integer-overflow,shift
+build/asan/obj/nano/app/%.o: CXXFLAGS += -O0
 
 # build/nano is what was made last of the flavours to use: release, or portable with PORTABLE=1.
 .PHONY: all
@@ -64,7 +69,7 @@ $(BUILD)/obj/%.o: %.cpp $(COMMAND)
 $(BUILD)/nano: $(BUILD)/obj/nano/main.o $(OBJECTS)
 	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/tests: $(TESTS:%.cpp=$(BUILD)/obj/%.o) $(OBJECTS)
+$(BUILD)/tests: $(OBJECTS) $(TESTS:%.cpp=$(BUILD)/obj/%.o)
 	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/model_tests: $(MODEL_TESTS:%.cpp=$(BUILD)/obj/%.o) $(BUILD)/obj/tests/test_main.o $(OBJECTS)
@@ -98,13 +103,15 @@ debug:
 	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
 
 # Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them),
-# under ThreadSanitizer, and with a model of AMX's tile unit.
+# under ThreadSanitizer, with a model of AMX's tile unit, and in a flavour (make test-kernels FLAVOUR=generic).
 KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/backend/cpu/*.cpp nano/quant/*.cpp) \
   nano/base/error.cpp nano/base/rng.cpp nano/base/team.cpp $(wildcard tests/test_ops*.cpp) tests/test_main.cpp \
   $(if $(filter tsan,$(FLAVOUR)),tests/test_team.cpp))
 FLAGS_neon := -O1 -g1 -march=armv8.2-a+dotprod+fp16 -static
 FLAGS_tiles := -O1 -g1 $(NATIVE) -DNANO_TILE_MODEL
-.PHONY: neon tsan tiles
+.PHONY: neon tsan tiles test-kernels
+test-kernels: $(BUILD)/kernel_tests
+	$<
 neon:
 	@.ci/deps neon
 	@$(MAKE) --no-print-directory FLAVOUR=neon CXX=aarch64-linux-gnu-g++ build/neon/kernel_tests
@@ -127,17 +134,24 @@ printers: debug
 	gdb -q -nx -batch -x lessons/gdb/check_printers.py --args build/debug/nano run lessons/models/tiny "In the beginning" \
 	  $(DEBUGGED) --n 2 --seed 1 --kv-cache-dtype float16
 
-# A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps).
+# A fuzzer a parser, FUZZ_SECONDS each; needs clang and its runtime (make fuzz-deps). What parses is compiled anew, so
+# that the fuzzer sees its branches; the rest comes from the sanitizer build.
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
 FLAGS_fuzz := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
+PARSERS := $(filter nano/base/% nano/text/% nano/checkpoint/% nano/engine/trace.cpp nano/app/prompts.cpp \
+  nano/app/trace_summary.cpp,$(SOURCES))
+SANITIZED := $(patsubst %.cpp,build/asan/obj/%.o,$(filter-out $(PARSERS),$(SOURCES)))
+.PHONY: sanitized
+sanitized: $(SANITIZED)
 fuzz: fuzz-deps
+	@$(MAKE) --no-print-directory FLAVOUR=asan CXX=$(CLANG) sanitized
 	@$(MAKE) --no-print-directory FLAVOUR=fuzz CXX=$(CLANG) fuzz-run
 fuzz-run: $(FUZZERS:%=run-%)
 	@echo "fuzz: $(words $(FUZZERS)) targets, $(FUZZ_SECONDS) s each, no crash"
-build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(OBJECTS)
-	$(call quiet,LINK)$(CXX) -fsanitize=fuzzer,address,undefined $^ $(LDLIBS) -o $@
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(PARSERS:%.cpp=build/fuzz/obj/%.o)
+	$(call quiet,LINK)$(CXX) -fsanitize=fuzzer,address,undefined $^ $(SANITIZED) $(LDLIBS) -o $@
 $(FUZZERS:%=run-%): run-%: build/fuzz/%
 	@mkdir -p build/fuzz/new/$*
 	$< -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=3000 -verbosity=0 -print_final_stats=0 \
