@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "llm/loader.h"          // load_engine
-#include "llm/resolve.h"         // resolve, plan_to_fit
+#include "llm/resolve.h"         // resolve
 #include "base/error.h"          // Error
 #include "catch.h"               // Catch2, version 2 or 3
 #include "checkpoint/weights.h"  // read_hf_config
@@ -225,6 +225,34 @@ TEST_CASE("max-model-len -1 without paged KV counts tokens, not blocks of the mo
   CHECK(contains(refusal(o), "no memory for the cache blocks"));
 }
 
+TEST_CASE("max-model-len -1 finds the longest whatever the limit is") {
+  nano::EngineOptions o = small_options();
+  o.max_model_len = -1;
+  o.num_gpu_blocks_override = 3;
+  CHECK(resolve(o).scheduler.max_model_len == 12);
+  CHECK(resolve(o).memory.blocks_per_seq() == 3);
+
+  // Without chunked prefill the scratch grows with the length: it is the longest, so one token more is refused.
+  nano::ModelConfig config = small_config();
+  config.max_position = 100000;
+  auto backend = nano::make_ref_backend(nano::ActivationDtype::float32);
+  for (bool kv_cache : {true, false}) {
+    o = small_options();
+    o.kv_cache_memory_bytes.reset();
+    o.device_memory = 40 << 20;
+    o.kv_cache = kv_cache;
+    o.enable_chunked_prefill = false;
+    o.max_model_len = -1;
+    const int32_t longest = nano::resolve(o, config, 1000, *backend).scheduler.max_model_len;
+    CAPTURE(kv_cache, longest);
+    CHECK((longest > nano::kDefaultBatchedTokens && longest < config.max_position));
+    o.max_model_len = longest;
+    CHECK_NOTHROW(nano::resolve(o, config, 1000, *backend));
+    o.max_model_len = longest + 1;
+    CHECK_THROWS_AS(nano::resolve(o, config, 1000, *backend), nano::Error);
+  }
+}
+
 TEST_CASE("a block is never longer than the longest sequence") {
   nano::EngineOptions o = small_options();
   o.block_size = INT32_MAX;
@@ -262,6 +290,57 @@ TEST_CASE("an embedding that is not the head is not counted: it stays in the fil
   REQUIRE(ran.exit_code == 0);
   const auto read = double(roomy.weights + 5 * roomy.kv_bytes_per_token);
   CHECK(std::fabs(nlohmann::json::parse(ran.out)["bytes_per_token"].get<double>() - read) <= 0.5);
+}
+
+TEST_CASE("a dummy's tied embedding is counted as it is held: packed as the head, and as a table") {
+  const std::string file = nano_test::temporary_file(
+      "{\"model_type\": \"llama\", \"vocab_size\": 4000, \"hidden_size\": 64, \"intermediate_size\": 128, "
+      "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"max_position_embeddings\": 64, "
+      "\"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true, \"torch_dtype\": \"float32\"}");
+  nano::EngineOptions o;
+  o.model = file;
+  o.load_format = "dummy";
+  o.device = "ref";
+  o.threads = 1;
+  const int64_t table = 4000 * 64 * 4;
+  for (bool quantized_linear : {true, false}) {
+    o.quantized_linear = quantized_linear;
+    o.device_memory = 1 << 30;
+    const std::unique_ptr<nano::LoadedEngine> loaded = nano::load_engine(o);
+    CHECK(loaded->resolved.memory.weights > 2 * table);
+    const int64_t first_look = nano::packed_bytes(*loaded->weights);
+    CHECK(first_look > 2 * table);
+    CHECK(std::abs(first_look - loaded->resolved.memory.weights) < table / 20);
+    o.device_memory = 1 << 20;  // refused before anything is packed; what the hint says is enough
+    std::string hint;
+    try {
+      nano::load_engine(o);
+    } catch (const nano::Error& e) {
+      hint = e.hint;
+    }
+    const size_t at = hint.find("--device-memory ");
+    REQUIRE(at != hint.npos);
+    o.device_memory = std::stoll(hint.substr(at + 16));
+    CHECK_NOTHROW(nano::load_engine(o));
+  }
+  std::remove(file.c_str());
+}
+
+TEST_CASE("weights that the machine has no memory for are refused before they are made") {
+  nano::EngineOptions o;
+  o.model = data_path("golden/llama2_70b.json");
+  o.load_format = "dummy";
+  o.device = "ref";
+  o.device_memory = int64_t(1) << 46;
+  std::string message;
+  try {
+    nano::load_engine(o);
+  } catch (const nano::Error& e) {
+    message = e.what();
+  }
+  CAPTURE(message);
+  CHECK(contains(message, "llama2_70b.json: the weights take 138 GB"));
+  CHECK(contains(message, "and this machine has"));
 }
 
 TEST_CASE("S2 a budget that would stall a prompt silently is refused at start") {

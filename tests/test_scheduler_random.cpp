@@ -144,6 +144,25 @@ TEST_CASE("static: a prompt that needs the whole budget is not held up by finish
   CHECK(engine.done.at(big).output.size() == 1);
 }
 
+TEST_CASE("static: a prompt is cut as the chunk planner says, or not at all") {
+  SchedulerConfig config = static_config(64, 2);
+  config.long_prefill_token_threshold = 20;
+  FakeEngine chunked(config, 64, 4, false);
+  chunked.add(fake_prompt(50, 1), 1);
+  std::vector<int32_t> chunks;
+  while (chunked.scheduler.has_work()) chunks.push_back(chunked.step().num_tokens);
+  CHECK(chunks == Tokens{20, 20, 10});
+
+  config.long_prefill_token_threshold = 0;
+  config.enable_chunked_prefill = false;
+  FakeEngine whole(config, 64, 4, false);
+  whole.add(fake_prompt(40, 1), 2);
+  whole.add(fake_prompt(30, 2), 1);
+  CHECK(whole.step().num_tokens == 40);      // the second prompt does not fit the 24 that are left
+  CHECK(whole.step().num_tokens == 1 + 30);
+  CHECK(whole.run(10) == 0);
+}
+
 TEST_CASE("scheduler: a failed row ends its request alone, with the reason") {
   SchedulerConfig config = static_config(64, 4);
   config.continuous = true;

@@ -6,7 +6,6 @@
 
 #include "bench/latency.h"       // measure_latency
 #include "bench/throughput.h"    // measure_throughput
-#include "checkpoint/weights.h"  // open_weights, read_hf_config
 #include "llm/output_json.h"     // json_text
 
 namespace nano {
@@ -99,13 +98,7 @@ Watch watch(ProgressBar& bar, Interrupt& interrupt) {
 }
 
 Resolved resolve_only(const EngineOptions& options) {
-  const std::string path = model_path(options);
-  if (options.load_format == "dummy") {
-    const ModelConfig config = read_hf_config(path);
-    return resolve(options, config, count_parameters(config) * dtype_bytes(config.dtype),
-                   *make_backend(options));
-  }
-  const std::unique_ptr<Weights> weights = open_weights(path, false, 0);
+  const std::unique_ptr<Weights> weights = open_model(options);
   return resolve(options, weights->config, packed_bytes(*weights), *make_backend(options));
 }
 

@@ -6,11 +6,11 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "llm/loader.h"          // model_path, make_backend, memory_report, packed_bytes
+#include "llm/loader.h"          // open_model, make_backend, memory_report, packed_bytes
 #include "llm/output_json.h"     // filled, json_text
-#include "llm/resolve.h"         // count_parameters, most_device_memory, plan_to_fit
+#include "llm/resolve.h"         // count_parameters, most_device_memory, resolve_unplanned
 #include "base/error.h"          // Error
-#include "checkpoint/weights.h"  // open_weights, read_hf_config
+#include "checkpoint/weights.h"  // read_hf_config
 
 namespace nano {
 
@@ -112,16 +112,14 @@ Json formats_json(const Weights& weights) {
 
 Json info_of_model(const InfoOptions& o) {
   const EngineOptions& options = o.engine;
-  const std::unique_ptr<Weights> weights =
-      open_weights(model_path(options), options.load_format == "dummy", uint64_t(options.seed));
-  if (!options.quantized_linear) weights->expand_to_float32();
+  const std::unique_ptr<Weights> weights = open_model(options);
   const ModelConfig config = what_if(weights->config, o);
   int64_t bytes = 0, count = 0;
   for (const auto& [name, w] : weights->linears()) bytes += w.file_bytes(), count += w.N * w.K;
   const bool as_it_is = o.weight_bits == 0;
   if (!as_it_is) bytes = int64_t(o.weight_bits / 8 * double(count));
   const Resolved r =
-      plan_to_fit(options, config, as_it_is ? packed_bytes(*weights) : bytes, *make_backend(options));
+      resolve_unplanned(options, config, as_it_is ? packed_bytes(*weights) : bytes, *make_backend(options));
   Json info = {{"model", options.model},
                {"file_format", weights->format},
                {"config", config_json(config)},
@@ -145,7 +143,7 @@ Json info_of_shape(const InfoOptions& o, int64_t parameters, ModelConfig* config
     // Of a model that is not here one may ask what a longer context would take.
     config->max_position =
         int32_t(std::clamp<int64_t>(options.max_model_len.value_or(0), config->max_position, INT32_MAX));
-    const Resolved r = plan_to_fit(options, *config, 0, *make_backend(options));
+    const Resolved r = resolve_unplanned(options, *config, 0, *make_backend(options));
     info["config"] = config_json(*config);
     info.update(ledger_json(r));
     besides = r.memory.scratch + r.memory.kv_bytes_per_token * r.scheduler.max_model_len;

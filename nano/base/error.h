@@ -1,7 +1,8 @@
 // What goes wrong, and how it is said.
 //
 // Error is for bad input (a file, a flag, a request): it says what is wrong, where, and what to do, in one
-// line. It is caught in main, in the HTTP handler and in tests, nowhere else.
+// line. It ends the program in main, or one request alone (llm, bench serve); who catches it on the way knows more
+// about the input and throws it on with that.
 // NANO_CHECK is for our own broken invariants: it prints the place and aborts, in every build. Nothing here logs.
 #pragma once
 

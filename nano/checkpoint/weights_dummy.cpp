@@ -2,10 +2,8 @@
 #include <array>
 #include <filesystem>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
-#include "base/error.h"               // Error
 #include "base/rng.h"                 // random_bits
 #include "checkpoint/tensor_names.h"  // model_tensors
 #include "checkpoint/weights.h"       // Weights, open_dummy
@@ -49,9 +47,7 @@ class DummyWeights : public Weights {
   DummyWeights(const std::string& config_path, uint64_t seed) : seed_(seed) {
     format = "dummy";
     config = read_hf_config(config_path);
-    const std::vector<ModelTensor> tensors = model_tensors(config);
-    check_memory(tensors, config_path);
-    for (const ModelTensor& t : tensors) {
+    for (const ModelTensor& t : model_tensors(config)) {
       if (t.K == 0) {
         vectors_[t.name].assign(size_t(t.N), 1.0f);
         continue;
@@ -66,17 +62,6 @@ class DummyWeights : public Weights {
   void drop_pages(const QuantLinear&) const override {}  // nothing lies in a file
 
  private:
-  void check_memory(const std::vector<ModelTensor>& tensors, const std::string& where) const {
-    double bytes = 0;
-    for (const ModelTensor& t : tensors)
-      bytes += double(t.N) * double(t.K) * double(dtype_bytes(config.dtype));
-    const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
-    if (bytes > memory)
-      throw Error("random weights of this config need " + std::to_string(int64_t(bytes / 1e9)) +
-                      " GB, but the machine has " + std::to_string(int64_t(memory / 1e9)),
-                  where, "choose a smaller config");
-  }
-
   void generate(QuantLinear& w, std::string_view name) const override {
     const uint32_t number = numbers_.find(name)->second;
     auto bytes = std::make_shared<std::vector<uint8_t>>(size_t(w.file_bytes()));
@@ -95,13 +80,6 @@ class DummyWeights : public Weights {
 };
 
 }  // namespace
-
-std::unique_ptr<Weights> open_weights(const std::string& path, bool dummy, uint64_t seed) {
-  if (dummy) return open_dummy(path, seed);
-  std::error_code unreadable;  // then it is no directory for us, and opening the file says why
-  if (std::filesystem::is_directory(path, unreadable)) return open_hf(path);
-  return open_gguf(path);
-}
 
 std::unique_ptr<Weights> open_dummy(const std::string& path, uint64_t seed) {
   namespace fs = std::filesystem;

@@ -149,13 +149,22 @@ class HfWeights : public Weights {
            std::memcmp(head.data, embed.data, size_t(embed.file_bytes())) == 0;
   }
 
+  // What a layer of this architecture does not have, a bias, a norm, experts: the result would be another model's.
+  // (Layers behind the last one predict further tokens, and other parts of a checkpoint see and hear.)
+  bool is_foreign(const std::string& name) const {
+    const std::string layers = file_name("model.layers.");
+    return name.compare(0, layers.size(), layers) == 0 && std::atoi(name.c_str() + layers.size()) < config.L;
+  }
+
   void note_unused() {
-    constexpr std::string_view kOldRope =
-        ".rotary_emb.inv_freq";  // old exports store what the config implies
     for (const auto& [name, shard] : where_) {
-      const bool old_rope = name.size() > kOldRope.size() &&
-                            name.compare(name.size() - kOldRope.size(), kOldRope.size(), kOldRope) == 0;
-      if (!used_.count(name) && !old_rope && !is_copy_of_embedding(name)) unused_tensors.push_back(name);
+      const bool old_rope = name.ends_with(".rotary_emb.inv_freq");  // old exports store what the config implies
+      if (used_.count(name) || old_rope || is_copy_of_embedding(name)) continue;
+      if (is_foreign(name))
+        throw Error("tensor " + shown_name(name) + " is not supported: this is another variant of " +
+                        config.architecture,
+                    shard->path());
+      unused_tensors.push_back(name);
     }
   }
 

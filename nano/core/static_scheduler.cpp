@@ -14,10 +14,9 @@ namespace nano {
 void Scheduler::schedule_static(StepPlan& plan) {
   if (running_.empty()) start_batch(plan);
   for (const Sequence* seq : running_) {
-    const int32_t to_do = seq->num_tokens() - seq->num_computed_tokens;
-    const int32_t n =
-        std::min(to_do, budget_left(plan));  // a step has room for no more; the rest in the next
-    if (!seq->finished() && n > 0) list(*seq, seq->num_computed_tokens, n, plan);
+    if (seq->finished()) continue;
+    const int32_t n = tokens_for(*seq, seq->num_computed_tokens, plan);
+    if (n > 0) list(*seq, seq->num_computed_tokens, n, plan);
   }
   for (const Sequence* seq : running_) {
     if (!seq->finished() || budget_left(plan) == 0) continue;

@@ -71,10 +71,10 @@ void plan_memory(MemoryPlan& plan) {
   plan.kv_bytes = plan.num_blocks * plan.block_bytes();
 }
 
-int32_t largest_model_len(MemoryPlan plan) {
-  const int64_t available = available_for_kv(plan);
-  if (available <= 0) return 0;
-  return int32_t(std::min<int64_t>(available / plan.block_bytes() * plan.block_size, INT32_MAX));
+bool holds_one_sequence(const MemoryPlan& plan) {
+  const int64_t blocks = plan.num_gpu_blocks_override.value_or(
+      std::max<int64_t>(0, available_for_kv(plan)) / plan.block_bytes());
+  return blocks >= plan.blocks_per_seq();
 }
 
 }  // namespace nano

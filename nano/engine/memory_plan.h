@@ -37,8 +37,8 @@ struct MemoryPlan {
 // Fills the second part. Error with the whole sum, and with the flag values that would do, when not one
 // full-length sequence fits (an override of the number of blocks is taken as it is: it is for tests).
 void plan_memory(MemoryPlan& plan);
-// The most tokens one sequence could have, for --max-model-len auto (-1); 0 = not one block fits.
-int32_t largest_model_len(MemoryPlan plan);
+// Does a sequence of max_model_len fit? For --max-model-len auto (-1).
+bool holds_one_sequence(const MemoryPlan& plan);
 
 std::string format_sum(const MemoryPlan& plan);  // one line
 

@@ -33,14 +33,6 @@ std::vector<fs::path> roots() {
   return list;
 }
 
-void check_quantization(const EngineOptions& options, const Weights& weights) {
-  if (!options.quantization.empty() && options.quantization != weights.quantization)
-    throw Error("Quantization method of the checkpoint (" +
-                    (weights.quantization.empty() ? std::string("none") : weights.quantization) +
-                    ") does not match the `quantization` argument (" + options.quantization + ")",
-                "--quantization", "leave the flag out: the checkpoint says what it is");
-}
-
 std::string trace_header(const LoadedEngine& loaded) {
   const ModelConfig& c = loaded.model->config;
   nlohmann::ordered_json header;
@@ -63,11 +55,15 @@ std::string trace_header(const LoadedEngine& loaded) {
 }
 
 // Before the weights are packed, by their size in the file: packing adds the norms, and fills up panels of rows.
-void refuse_early(const EngineOptions& options, const ModelConfig& config, int64_t bytes,
-                  const Backend& backend) {
-  MemoryPlan plan = plan_to_fit(options, config, bytes, backend).memory;
+void refuse_early(const EngineOptions& options, const Weights& weights, const Backend& backend) {
+  const int64_t bytes = packed_bytes(weights), memory = physical_memory();
+  MemoryPlan plan = resolve_unplanned(options, weights.config, bytes, backend).memory;
   plan.slack = bytes / 10 + (int64_t(1) << 20);
   plan_memory(plan);
+  if (bytes > memory)
+    throw Error(fmt::format("the weights take {}, and this machine has {}", format_bytes(bytes),
+                            format_bytes(memory)),
+                options.model, "take a smaller model");
 }
 
 // The system hands out addresses freely and memory only when it is touched, so the bookkeeping of the blocks, which
@@ -94,10 +90,22 @@ void allocate_cache(LoadedEngine& e) {
 
 LoadedEngine::~LoadedEngine() = default;
 
+std::unique_ptr<Weights> open_model(const EngineOptions& options) {
+  std::unique_ptr<Weights> weights =
+      open_weights(model_path(options), options.load_format == "dummy", uint64_t(options.seed));
+  if (!options.quantization.empty() && options.quantization != weights->quantization)
+    throw Error("Quantization method of the checkpoint (" +
+                    (weights->quantization.empty() ? std::string("none") : weights->quantization) +
+                    ") does not match the `quantization` argument (" + options.quantization + ")",
+                "--quantization", "leave the flag out: the checkpoint says what it is");
+  if (!options.quantized_linear) weights->expand_to_float32();
+  return weights;
+}
+
 int64_t packed_bytes(const Weights& weights) {
-  int64_t bytes = 0;
+  int64_t bytes = weights.embedding_bytes();
   for (const auto& [name, w] : weights.linears())
-    if (weights.config.tied || name != "embed" || w.data == nullptr) bytes += w.file_bytes();
+    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
   return bytes;
 }
 
@@ -150,20 +158,13 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
   auto loaded = std::make_unique<LoadedEngine>();
   LoadedEngine& e = *loaded;
   e.options = options;
-  const std::string path = model_path(options);
+  model_path(options);  // a model that is not there goes first
   check_output_file("--trace", options.trace, options);
 
   e.backend = make_backend(options);
   if (observe) e.backend = observe(std::move(e.backend));
-  const bool dummy = options.load_format == "dummy";
-  if (dummy) {  // by the memory that the flags name, before the machine's own refuses it
-    const ModelConfig config = read_hf_config(path);
-    refuse_early(options, config, count_parameters(config) * dtype_bytes(config.dtype), *e.backend);
-  }
-  e.weights = open_weights(path, dummy, uint64_t(options.seed));
-  check_quantization(options, *e.weights);
-  if (!options.quantized_linear) e.weights->expand_to_float32();
-  refuse_early(options, e.weights->config, packed_bytes(*e.weights), *e.backend);
+  e.weights = open_model(options);
+  refuse_early(options, *e.weights, *e.backend);
 
   e.model = std::make_unique<Transformer>(*e.weights, *e.backend, progress);
   e.resolved = resolve(options, e.model->config, e.backend->allocated(Memory::weights), *e.backend);

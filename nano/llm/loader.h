@@ -46,11 +46,13 @@ std::string find_model(const std::string& name);
 std::string model_path(const EngineOptions& options);
 // The backend of --device. Error: flags it can't have.
 std::unique_ptr<Backend> make_backend(const EngineOptions& options);
-// Bytes that the weights take before anything is packed; enough to refuse early what can't fit. An embedding that is
-// not the head as well is not packed: its rows are decoded from the file, if there is one.
+// The checkpoint, as --quantization and --no-quantized-linear want it. Error: another method than --quantization says.
+std::unique_ptr<Weights> open_model(const EngineOptions& options);
+// Bytes that the weights take, known before anything is packed: all that is multiplied with, and the embedding where
+// it is in no file. (One that is not the head as well is not packed: its rows are decoded from the file.)
 int64_t packed_bytes(const Weights& weights);
-// The ledger, "KV cache size" and "maximum concurrency" (vLLM's words, less the GPU), in two lines; the start-up report has them
-// between the device and the notes.
+// The ledger, "KV cache size" and "maximum concurrency" (vLLM's words, less the GPU), in two lines; the start-up
+// report has them between the device and the notes.
 std::string memory_report(const MemoryPlan& memory);
 std::string start_report(const LoadedEngine& loaded);
 

@@ -158,23 +158,27 @@ Resolved plan_for(int32_t max_model_len, const EngineOptions& options, const Mod
 
 }  // namespace
 
-Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+Resolved resolve_unplanned(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                      const Backend& backend) {
   check_utilization(options.gpu_memory_utilization);
   in_range(options.max_logprobs, -1, "--max-logprobs");
   const int32_t longest = resolve_max_model_len(options, config);
   Resolved r = plan_for(longest, options, config, weight_bytes, backend);
-  if (options.max_model_len != -1) return r;
-  MemoryPlan pieces = r.memory;
-  if (!options.paged_kv) pieces.block_size = 1;  // the one block of a sequence is as long as we make it
-  const int32_t fits = largest_model_len(pieces);
-  if (fits <= 0 || fits >= longest) return r;  // 0: plan_memory says what is missing
+  if (options.max_model_len != -1 || holds_one_sequence(r.memory)) return r;
+  // The longest that fits. A shorter one needs less: of the cache, and without chunked prefill of the scratch too.
+  int32_t fits = r.memory.least_model_len - 1, too_long = longest;
+  while (too_long - fits > 1) {
+    const int32_t middle = fits + (too_long - fits) / 2;
+    const Resolved shorter = plan_for(middle, options, config, weight_bytes, backend);
+    (holds_one_sequence(shorter.memory) ? fits : too_long) = middle;
+  }
+  if (fits < r.memory.least_model_len) return r;  // none: plan_memory says what is missing
   return plan_for(fits, options, config, weight_bytes, backend);
 }
 
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                  const Backend& backend) {
-  Resolved r = plan_to_fit(options, config, weight_bytes, backend);
+  Resolved r = resolve_unplanned(options, config, weight_bytes, backend);
   plan_memory(r.memory);
   return r;
 }

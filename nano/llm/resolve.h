@@ -34,7 +34,7 @@ struct Resolved {
 Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                  const Backend& backend);
 // The same whether it fits or not: all but memory.num_blocks and kv_bytes, which plan_memory() fills.
-Resolved plan_to_fit(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
+Resolved resolve_unplanned(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
                      const Backend& backend);
 
 // Error: longer than the model's context.

@@ -17,11 +17,20 @@ const std::vector<float>& Weights::vector(std::string_view name) const {
   return it->second;
 }
 
-QuantLinear Weights::as_stored(std::string_view name) const {
+const QuantLinear& Weights::entry(std::string_view name) const {
   const auto& from = stored_.count(name) != 0 ? stored_ : linears_;
   auto it = from.find(name);
   NANO_CHECK(it != from.end(), "no matrix of this name: " + std::string(name));
-  QuantLinear w = it->second;
+  return it->second;
+}
+
+int64_t Weights::embedding_bytes() const {
+  const QuantLinear& w = entry("embed");
+  return w.data == nullptr ? w.file_bytes() : 0;
+}
+
+QuantLinear Weights::as_stored(std::string_view name) const {
+  QuantLinear w = entry(name);
   if (w.data == nullptr) generate(w, name);
   NANO_CHECK(w.data != nullptr, "a matrix without bytes: " + w.name);
   return w;

@@ -43,6 +43,8 @@ class Weights {
   void expand_to_float32();
   // The table that token ids look up: never expanded, so as small as the file has it.
   QuantLinear embedding() const { return as_stored("embed"); }
+  // What it takes beside the packed matrices: nothing where it stays in its file.
+  int64_t embedding_bytes() const;
 
  protected:
   // Makes the bytes of a matrix that is in no file.
@@ -51,6 +53,7 @@ class Weights {
   std::map<std::string, std::vector<float>, std::less<>> vectors_;
 
  private:
+  const QuantLinear& entry(std::string_view name) const;
   QuantLinear as_stored(std::string_view name) const;
   std::map<std::string, QuantLinear, std::less<>> stored_;  // what expand_to_float32() replaced in linears_
 };

@@ -1,5 +1,5 @@
-// The cpu backend: a thread team, an arena, and the ops. The two that take the time are in cpu_linear.cpp and
-// cpu_attention.cpp; the rest is here.
+// The cpu backend: a thread team, an arena, and the ops. The two that take the time are in linear.cpp and
+// attention.cpp; the rest is here.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -176,14 +176,14 @@ struct PanelRef {
   float* acc;
 };
 constexpr int64_t num_tiles(int64_t K) { return (K + kTile - 1) / kTile; }
-// cpu_dot.cpp. x [rows, K] to int8, formulas in quant/activations.h. Rows begin … end−1 of the chunk; begin is a
+// dot.cpp. x [rows, K] to int8, formulas in quant/activations.h. Rows begin … end−1 of the chunk; begin is a
 // multiple of kBlockRows, `rows` the chunk's number of rows.
 void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int64_t end, int64_t rows,
                    int64_t K, const InputForm& form);
 // spare: unpacked_bytes(K) at a multiple of 64.
 int64_t unpacked_bytes(int64_t K);
 void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare);
-// cpu_fma.cpp. 1 … kPanelsAtOnce refs that all read x [rows, K]; weights: room for kPanelsAtOnce · kChunkK · L floats.
+// fma.cpp. 1 … kPanelsAtOnce refs that all read x [rows, K]; weights: room for kPanelsAtOnce · kChunkK · L floats.
 void fma_panels(const PanelRef* refs, int count, float* weights, const float* x, int64_t rows, int64_t K);
 
 }  // namespace nano

@@ -1,4 +1,4 @@
-// Repacking: from a description over the file's bytes to panels (layout in cpu_linear.h). Exact: codes, scales and
+// Repacking: from a description over the file's bytes to panels (layout in linear.h). Exact: codes, scales and
 // minima are moved, never rounded.
 #include <algorithm>
 #include <cstring>

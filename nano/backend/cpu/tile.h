@@ -1,4 +1,4 @@
-// Reading a packed tile: codes and scales into vectors, for both kernels. Layout: cpu_linear.h.
+// Reading a packed tile: codes and scales into vectors, for both kernels. Layout: linear.h.
 #pragma once
 
 #include "backend/cpu/linear.h"  // kFormats, kTile

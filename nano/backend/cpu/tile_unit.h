@@ -5,7 +5,7 @@
 // load_codes<UNIT>(b) comes first, on the same thread, and b [UNIT/4][L] quads stays as it is until the next one; then
 // multiply_codes<UNIT> for each block of rows. Each thread keeps its configuration for its life (no TILERELEASE between
 // linears: the price is 8 KB more to save when the thread is switched).
-// Intel SDM vol. 1, ch. 18. With NANO_TILE_MODEL plain loops stand in for it, so that cpu_dot.cpp's way of using it is
+// Intel SDM vol. 1, ch. 18. With NANO_TILE_MODEL plain loops stand in for it, so that dot.cpp's way of using it is
 // tested on machines without it (make tiles). Such products are exact: the bits are those of the vector instructions.
 #pragma once
 
