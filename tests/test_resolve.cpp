@@ -292,6 +292,23 @@ TEST_CASE("an embedding that is not the head is not counted: it stays in the fil
   CHECK(std::fabs(nlohmann::json::parse(ran.out)["bytes_per_token"].get<double>() - read) <= 0.5);
 }
 
+TEST_CASE("progress of loading grows to all that is packed") {
+  for (const char* model : {"golden/checkpoints/qwen3-bf16", "golden/checkpoints/qwen2-bf16"}) {  // untied, tied
+    nano::EngineOptions o;
+    o.model = data_path(model);
+    o.device = "ref";
+    o.max_model_len = 16;
+    int64_t last = 0, whole = 0;
+    const auto loaded = nano::load_engine(o, 0, {}, [&](int64_t done, int64_t total) {
+      CHECK(done > last);
+      last = done, whole = total;
+    });
+    CAPTURE(model);
+    CHECK(whole == nano::packed_bytes(*loaded->weights));
+    CHECK(last == whole);
+  }
+}
+
 TEST_CASE("a dummy's tied embedding is counted as it is held: packed as the head, and as a table") {
   const std::string file = nano_test::temporary_file(
       "{\"model_type\": \"llama\", \"vocab_size\": 4000, \"hidden_size\": 64, \"intermediate_size\": 128, "

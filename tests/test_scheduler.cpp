@@ -338,6 +338,27 @@ TEST_CASE("scheduler: a fork starts from its sibling's computed prompt and gives
   }
 }
 
+TEST_CASE("scheduler: the example of listing.cpp, what a plan says of a sequence that found cached blocks") {
+  FakeEngine engine(limits(16, 2), 16, 4, true);
+  engine.add(fake_prompt(9, 1), 1);
+  engine.run();
+  const SeqId id = engine.add(fake_prompt(11, 1), 2);
+  const StepPlan first = engine.step(), second = engine.step();
+  REQUIRE(first.seqs.size() == 1);
+  CHECK(first.admitted == std::vector<Admitted>{{id, 8}});
+  CHECK(first.seqs[0].first_pos == 8);
+  CHECK(first.seqs[0].num_tokens() == 3);
+  CHECK(first.seqs[0].block_table.size() == 3);
+  CHECK(first.seqs[0].num_new_blocks == 3);
+  CHECK(first.seqs[0].samples);
+  CHECK(first.seqs[0].first_logit_row == 2);
+  REQUIRE(second.seqs.size() == 1);
+  CHECK(second.seqs[0].first_pos == 11);
+  CHECK(second.seqs[0].num_tokens() == 1);
+  CHECK(second.seqs[0].num_new_blocks == 0);
+  CHECK(second.seqs[0].first_logit_row == 0);
+}
+
 TEST_CASE("B6 prompt log-probabilities: the cache is not read, every prompt row is asked for once") {
   SamplingParams params = length(12);
   params.prompt_logprobs = 2;

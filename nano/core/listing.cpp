@@ -1,7 +1,16 @@
-// What both scheduling policies share: the two queues, what a sequence finds in the cache when it is admitted, and how
-// it gets into a plan. Two features live here, each in one place, so that the policies need not know of them: without
-// a KV cache, and for log-probabilities of the prompt, nothing may be taken from others (may_share); and the rows
-// whose logits are wanted are those that predict such a prompt token, or the next one (list).
+// What both scheduling policies share: the two queues, what a sequence finds in the cache when it is admitted, and
+// how it gets into a plan. Two features live here, each in one place, so that the policies need not know of them:
+// without a KV cache, and for log-probabilities of the prompt, nothing may be taken from others (may_share); and the
+// rows whose logits are wanted are those that predict such a prompt token, or the next one (list).
+//
+// Example: blocks of 4. A prompt of 11 tokens is admitted, and the cache has its first two blocks:
+//
+//   admit   table [5 2], 8 tokens count as computed
+//   grow    one free block for the rest: table [5 2 7]
+//   list    first_pos 8, three tokens, num_new_blocks 3 (nobody has been told of 5 and 2 either),
+//           samples: they reach the end of the sequence; first_logit_row 2, for only the last row predicts a new token
+//
+// In the step after that the sampled token is listed: first_pos 11, one token, no new block, first_logit_row 0.
 #include <algorithm>
 #include <string>
 

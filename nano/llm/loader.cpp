@@ -105,7 +105,7 @@ std::unique_ptr<Weights> open_model(const EngineOptions& options) {
 int64_t packed_bytes(const Weights& weights) {
   int64_t bytes = weights.embedding_bytes();
   for (const auto& [name, w] : weights.linears())
-    if (weights.config.tied || name != "embed") bytes += w.file_bytes();
+    if (!weights.only_looked_up(name)) bytes += w.file_bytes();
   return bytes;
 }
 

@@ -49,7 +49,7 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options);
 // The checkpoint, as --quantization and --no-quantized-linear want it. Error: another method than --quantization says.
 std::unique_ptr<Weights> open_model(const EngineOptions& options);
 // Bytes that the weights take, known before anything is packed: all that is multiplied with, and the embedding where
-// it is in no file. (One that is not the head as well is not packed: its rows are decoded from the file.)
+// it is in no file.
 int64_t packed_bytes(const Weights& weights);
 // The ledger, "KV cache size" and "maximum concurrency" (vLLM's words, less the GPU), in two lines; the start-up
 // report has them between the device and the notes.

@@ -17,7 +17,8 @@ Transformer::Transformer(const Weights& weights, Backend& backend,
                          const std::function<void(int64_t, int64_t)>& progress)
     : config(weights.config), backend_(backend) {
   int64_t total = 0, done = 0;
-  for (const auto& [name, w] : weights.linears()) total += w.file_bytes();
+  for (const auto& [name, w] : weights.linears())
+    if (!weights.only_looked_up(name)) total += w.file_bytes();
   auto pack = [&](std::initializer_list<std::string> names) {
     std::vector<QuantLinear> matrices;
     for (const std::string& name : names) matrices.push_back(weights.linear(name));

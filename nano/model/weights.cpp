@@ -52,7 +52,7 @@ QuantLinear Weights::linear(std::string_view name) const {
 void Weights::expand_to_float32() {
   quantization.clear();
   for (auto& [name, w] : linears_) {
-    if (name == "embed" && !config.tied) continue;
+    if (only_looked_up(name)) continue;
     QuantLinear expanded = describe_dense(w.name, nullptr, DType::f32, w.N, w.K);
     expanded.bias = w.bias;
     expanded.permutation = w.permutation;

@@ -36,10 +36,11 @@ class Weights {
 
   // All matrices as the ledger sees them: shapes and formats. `data` is null where linear() makes the bytes.
   const std::map<std::string, QuantLinear, std::less<>>& linears() const { return linears_; }
+  // An embedding that is not the head as well is not multiplied with: it is neither packed nor expanded.
+  bool only_looked_up(std::string_view name) const { return name == "embed" && !config.tied; }
   // The bytes of this matrix have been repacked: its file pages may go.
   virtual void drop_pages(const QuantLinear& w) const = 0;
-  // --no-quantized-linear: from now on every matrix that is multiplied with comes expanded to float32. An embedding
-  // that is not the head too stays as it is: its rows are only looked up.
+  // --no-quantized-linear: from now on every matrix that is multiplied with comes expanded to float32.
   void expand_to_float32();
   // The table that token ids look up: never expanded, so as small as the file has it.
   QuantLinear embedding() const { return as_stored("embed"); }
