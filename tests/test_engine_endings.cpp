@@ -1,10 +1,16 @@
 // How sequences end when something goes wrong: rows of NaN, aborts, errors in every state. Whatever happens, each answer
 // is told its end once, and nothing is left in any of the engine's maps.
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <limits>
 
+#include <nlohmann/json.hpp>
+
+#include "aborts.h"
 #include "catch.h"
 #include "engine_fixture.h"
+#include "subprocess.h"  // temporary_file
 
 using namespace nano_test;
 using nano::FinishReason;
@@ -55,6 +61,72 @@ TEST_CASE(
   CHECK(got.prompt_logprobs.empty());
   check_idle(run);
   CHECK(run.run({{"next", make_prompt(6, 1), greedy(8)}}).at("next").ids.size() == 8);
+}
+
+TEST_CASE("who looks at a step may not change its requests") {
+  auto dies = [](auto during) {
+    return nano_test::aborts([&] {
+      EngineUnderTest run(micro_options());
+      run.add({"x", make_prompt(6, 1), greedy(3)});
+      during(run.engine());
+      run.engine().step();
+    });
+  };
+  auto on_step = [](auto change) {
+    return [=](nano::Engine& e) { e.on_step = [&e, change](const auto&, const auto&) { change(e); }; };
+  };
+  CHECK(dies(on_step([](nano::Engine& e) { e.abort("x"); })));
+  CHECK(dies(on_step([](nano::Engine& e) { e.finish("x", 0, FinishReason::stop); })));
+  CHECK(dies(on_step([](nano::Engine& e) { e.add_request("y", {5}, greedy(1)); })));
+  CHECK(dies([](nano::Engine& e) {
+    e.on_logits = [&e](const auto&, int32_t, auto) { e.abort("x"); };
+  }));
+  CHECK_FALSE(dies([](nano::Engine&) {}));
+  CHECK_FALSE(dies(on_step([](nano::Engine&) {})));
+}
+
+TEST_CASE("finish of an answer that has not started, is over or is unknown changes nothing") {
+  for (const char* scheduling : {"continuous", "static"}) {
+    nano::EngineOptions options = micro_options();
+    options.scheduling = scheduling;
+    options.max_num_batched_tokens = options.max_num_seqs.emplace(6);
+    EngineUnderTest run(options);
+    Request request{"x", make_prompt(12, 1), sampled(5, 40)};
+    request.params.n = 2;
+    const Answers want = run.run({request});
+    CAPTURE(scheduling);
+    run.answers.clear();
+    EngineUnderTest other(options);
+    other.add(request);
+    other.step();  // half of the prompt
+    other.engine().finish("x", 1, FinishReason::stop);
+    other.engine().finish("y", 0, FinishReason::stop);
+    CHECK(other.engine().num_live_sequences() == 1);  // the second still waits for the prompt
+    while (other.engine().has_work()) other.step();
+    CHECK(other.answers == want);
+    other.engine().finish("x", 0, FinishReason::stop);
+    check_idle(other);
+  }
+}
+
+TEST_CASE("static: the trace tells of an end in its step, not when the batch is over") {
+  const std::string path = nano_test::temporary_file("");
+  nano::EngineOptions options = micro_options();
+  options.scheduling = "static";
+  options.trace = path;
+  {
+    EngineUnderTest run(options);
+    run.run({{"short", make_prompt(6, 1), greedy(2)}, {"long", make_prompt(6, 2), greedy(6)}});
+  }
+  std::vector<std::string> order;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json j = nlohmann::json::parse(line);
+    if (j.contains("step")) order.push_back("step");
+    if (j.contains("request") && j["request"] == "length") order.push_back(j["request_id"]);
+  }
+  std::remove(path.c_str());
+  CHECK(order == std::vector<std::string>{"step", "step", "short", "step", "step", "step", "step", "long"});
 }
 
 // Aborts and failures at random moments, under every scheduling: nothing is left in any of the engine's maps.

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -245,6 +247,136 @@ TEST_CASE("generate that throws leaves nothing behind: the next one works") {
   const auto again = llm.generate({{"And God", {}}}, {greedy(6)});
   CHECK(again[0].error == "");
   CHECK(again[0].outputs.at(0).text == want);
+}
+
+TEST_CASE("on_update may abort another request of the same call: each keeps what it has") {
+  nano::LLM llm(tiny_options());
+  const std::string want = llm.generate({{"And God", {}}}, {greedy(6)})[0].outputs[0].text;
+  std::string first, streamed, partial;
+  size_t told_of_second = 0;
+  const auto out = llm.generate({{"And God", {}}, {"In the", {}}}, {greedy(6)}, [&](const nano::RequestOutput& update) {
+    if (first.empty()) first = update.request_id;
+    if (update.request_id == first) {
+      streamed += update.outputs[0].delta;
+      if (update.outputs[0].token_ids.size() != 3) return;
+      const auto aborted = llm.abort(std::to_string(std::stoi(first) + 1));
+      REQUIRE(aborted);
+      partial = aborted->outputs[0].text;
+    } else {
+      ++told_of_second;
+      CHECK(partial.empty());
+    }
+  });
+  CHECK(out[0].outputs.at(0).text == want);
+  CHECK(streamed == want);
+  REQUIRE(out[1].outputs.size() == 1);
+  CHECK(out[1].finished);
+  CHECK(out[1].outputs[0].finish_reason == nano::FinishReason::abort);
+  CHECK(told_of_second == 2);  // it would have been told of its third token after the first one was
+  CHECK(out[1].outputs[0].token_ids.size() == 2);
+  CHECK(out[1].outputs[0].text == partial);
+  CHECK(!partial.empty());
+  CHECK_FALSE(llm.has_work());
+  CHECK(!llm.abort(first));
+}
+
+TEST_CASE("on_update may abort the request that it is told of, one answer of two is over by then") {
+  nano::LLM llm(tiny_options());
+  nano::SamplingParams two = greedy(4);
+  two.n = 2;
+  two.temperature = 1.0f;
+  int updates = 0;
+  const auto out = llm.generate({{"And God", {}}}, {two}, [&](const nano::RequestOutput& update) {
+    if (++updates == 5) CHECK(llm.abort(update.request_id));
+  });
+  REQUIRE(out[0].outputs.size() == 2);
+  CHECK(updates == 5);
+  CHECK(out[0].outputs[0].token_ids.size() + out[0].outputs[1].token_ids.size() == 5);
+  for (const nano::CompletionOutput& answer : out[0].outputs)
+    CHECK(answer.finish_reason == nano::FinishReason::abort);
+}
+
+TEST_CASE("an id that is free again may be given again inside on_update, and both answers come") {
+  nano::LLM llm(tiny_options());
+  const std::string want = llm.generate({{"And God", {}}}, {greedy(3)})[0].outputs[0].text;
+  std::vector<std::string> texts;
+  auto again = [&](const nano::RequestOutput& update) {
+    if (!update.finished) return;
+    texts.push_back(update.outputs[0].text);
+    if (texts.size() == 1) llm.add_request("a", {"And God", {}}, greedy(3));
+  };
+  llm.add_request("a", {"And God", {}}, greedy(3));
+  while (llm.has_work()) llm.step(again);
+  CHECK(texts == std::vector<std::string>{want, want});
+
+  // Aborted and added again while the same step has more to say of the old one.
+  nano::SamplingParams two = greedy(3);
+  two.n = 2;
+  two.temperature = 1.0f;
+  texts.clear();
+  bool added = false;
+  llm.add_request("a", {"And God", {}}, two);
+  while (llm.has_work())
+    llm.step([&](const nano::RequestOutput& update) {
+      if (update.outputs[0].token_ids.size() == 2 && !added) {
+        added = true;
+        llm.abort("a");
+        llm.add_request("a", {"And God", {}}, greedy(3));
+      } else if (added && update.finished) {
+        texts.push_back(update.outputs.at(0).text);
+      }
+    });
+  CHECK(texts == std::vector<std::string>{want});
+}
+
+TEST_CASE("on_update that throws loses no token of the others") {
+  nano::LLM llm(tiny_options());
+  const std::string want = llm.generate({{"In the", {}}}, {greedy(4)})[0].outputs[0].text;
+  llm.add_request("a", {"And God", {}}, greedy(4));
+  llm.add_request("b", {"In the", {}}, greedy(4));
+  std::string text;
+  int throws = 0;
+  while (llm.has_work()) {
+    try {
+      llm.step([&](const nano::RequestOutput& update) {
+        if (update.request_id == "a") throw nano::Error("enough", "test");
+        text = update.outputs[0].text;
+      });
+    } catch (const nano::Error&) {
+      ++throws;
+    }
+  }
+  CHECK(throws == 4);
+  const auto last = llm.abort("b");
+  CHECK(!last);
+  llm.add_request("b", {"In the", {}}, greedy(4));
+  llm.add_request("a", {"And God", {}}, greedy(4));
+  throws = 0;
+  while (llm.has_work()) {
+    try {
+      llm.step([&](const nano::RequestOutput& update) {
+        if (update.request_id == "b" && ++throws == 2) throw nano::Error("enough", "test");
+        if (update.request_id == "b") text = update.outputs[0].text;
+      });
+    } catch (const nano::Error&) {
+    }
+  }
+  CHECK(text == want);
+}
+
+TEST_CASE("generate beside requests that the caller added under numbers of his own") {
+  nano::LLM llm(tiny_options());
+  std::map<std::string, std::string> texts;
+  for (const char* id : {"0", "2"}) llm.add_request(id, {"In the", {}}, greedy(3));
+  const auto out = llm.generate({{"And God", {}}, {"And God", {}}}, {greedy(3)}, [&](const nano::RequestOutput& update) {
+    if (update.finished) texts[update.request_id] = update.outputs[0].text;
+  });
+  CHECK(out[0].error == "");
+  CHECK(out[1].error == "");
+  CHECK(out[0].outputs.at(0).text == out[1].outputs.at(0).text);
+  CHECK(texts.size() == 4);
+  CHECK(texts["0"] == texts["2"]);
+  CHECK(texts["0"] != out[0].outputs.at(0).text);
 }
 
 TEST_CASE("generate: a bad prompt's error names no id of ours") {

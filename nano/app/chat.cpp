@@ -56,8 +56,8 @@ struct Chat {
     const std::vector<RequestOutput> results =
         llm.generate({prompt}, {params}, print_delta, [&] { return interrupt.taken(); });
     const RequestOutput& out = results.at(0);
-    if (!out.error.empty()) return out;
     print_rest(out);
+    if (!out.error.empty()) return out;
     if (const std::string marks = ending_marks(results); !marks.empty()) print_stderr("{}\n", dim(marks));
     if (stats) print_stderr("{}\n", dim(stats_line(results)));
     return out;

@@ -169,7 +169,7 @@ int run_command(const Args& args) {
     }
   } else if (!streams) {
     print_text(results);
-  } else if (results[0].error.empty()) {
+  } else {
     print_rest(results[0]);
   }
   std::fflush(stdout);

@@ -78,6 +78,7 @@ SamplingParams make_sampling_params(const EngineOptions& options, const Json& gi
     throw Error(error.problem, where(error.where.substr(error.where.find('.') + 1)), error.hint);
   }
   warn_of_low_temperature(params, where("temperature"));
+  params.temperature = checked.temperature;
   if (!options.sampler && !params.greedy() && given.contains("temperature"))
     print_stderr("note: --no-sampler takes the most likely token: --temperature has no effect\n");
   return params;

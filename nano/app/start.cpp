@@ -59,7 +59,8 @@ void print_delta(const RequestOutput& output) {
 }
 
 void print_rest(const RequestOutput& output) {
-  const bool stopped = output.outputs.at(0).finish_reason == FinishReason::abort;
+  if (output.outputs.empty() || (!output.error.empty() && output.outputs[0].text.empty())) return;
+  const bool stopped = output.outputs[0].finish_reason == FinishReason::abort;
   fmt::print("{}\n", stopped ? output.outputs[0].delta : "");
   std::fflush(stdout);
 }

@@ -30,6 +30,7 @@ void Engine::trace_to(TraceWriter* trace) {
 
 void Engine::add_request(const std::string& request_id, std::vector<int32_t> prompt, SamplingParams params,
                          int32_t priority) {
+  NANO_CHECK(!in_step_, "add_request in the middle of a step");
   if (requests_.count(request_id)) throw Error("this request id is in use", request_id);
   validate(params, config_.vocab_size, config_.max_logprobs);
   for (int32_t id : prompt)
@@ -64,13 +65,14 @@ void Engine::start(Request& request, size_t end) {
     Sequence& seq = *request.seqs[request.num_started];
     seq.arrival = next_arrival_++;
     if (trace_) trace_->request(seq.index == 0 ? "arrived" : "forked", request.id, seq, now());
-    live_.emplace(seq.id, Live{&seq, &request});
+    live_.emplace(seq.id, Live{&seq, &request, false});
     ++request.num_live;
     scheduler_.add(seq);
   }
 }
 
 void Engine::abort(const std::string& request_id) {
+  NANO_CHECK(!in_step_, "abort in the middle of a step");
   auto it = requests_.find(request_id);
   if (it == requests_.end()) return;
   it->second.seqs.resize(it->second.num_started);
@@ -79,8 +81,9 @@ void Engine::abort(const std::string& request_id) {
 }
 
 void Engine::finish(const std::string& request_id, int32_t index, FinishReason reason) {
+  NANO_CHECK(!in_step_, "finish in the middle of a step");
   auto it = requests_.find(request_id);
-  if (it == requests_.end()) return;
+  if (it == requests_.end() || size_t(index) >= it->second.num_started) return;
   Request& request = it->second;
   scheduler_.finish(request.seqs.at(size_t(index))->id, reason);
   start(request, request.seqs.size());  // who waited for its prompt computes it then
@@ -88,6 +91,11 @@ void Engine::finish(const std::string& request_id, int32_t index, FinishReason r
 }
 
 std::vector<SequenceOutput> Engine::step() {
+  struct InStep {
+    bool& flag;
+    explicit InStep(bool& f) : flag(f) { flag = true; }
+    ~InStep() { flag = false; }
+  } in_step(in_step_);
   const double start = now();
   const StepPlan plan = scheduler_.schedule();
   const double scheduled = now();
@@ -148,7 +156,7 @@ void Engine::sample_rows(std::span<const LogitRow> rows, float* logits, StepResu
     return std::span<float>(logits + int64_t(i) * V, size_t(config_.vocab_size));
   };
   for (size_t i = 0; on_logits && i < rows.size(); ++i)
-    if (rows[i].wanted()) on_logits(*rows[i].seq, rows[i].next - 1, logits_of(i));
+    if (rows[i].wanted()) on_logits(*rows[i].seq, rows[i].position - 1, logits_of(i));
   std::vector<SampledToken> tokens(rows.size());
   backend_.parallel_for(int32_t(rows.size()), [&](int32_t i) {
     const LogitRow& row = rows[size_t(i)];
@@ -157,7 +165,7 @@ void Engine::sample_rows(std::span<const LogitRow> rows, float* logits, StepResu
                                         : sample_token(row, logits_of(size_t(i)));
   });
   for (size_t i = 0; i < rows.size(); ++i) {
-    SeqResult& of = result.seqs[rows[i].entry];
+    SeqResult& of = result.seqs[rows[i].place];
     if (rows[i].wanted())
       (rows[i].of_prompt() ? of.prompt_logprobs : of.sampled).push_back(std::move(tokens[i]));
   }
@@ -165,10 +173,10 @@ void Engine::sample_rows(std::span<const LogitRow> rows, float* logits, StepResu
 
 // A prompt's token is known; how likely was it?
 SampledToken Engine::score_prompt_token(const LogitRow& row, std::span<const float> logits) {
-  const int32_t id = row.seq->tokens[size_t(row.next)];
+  const int32_t id = row.seq->tokens[size_t(row.position)];
   std::vector<TokenLogprob> logprobs = top_logprobs(logits, id, *row.seq->params.prompt_logprobs);
   if (logprobs.empty())
-    return {-1, {}, fmt::format("the logits of prompt token {} are not finite", row.next)};
+    return {-1, {}, fmt::format("the logits of prompt token {} are not finite", row.position)};
   return {id, std::move(logprobs), ""};
 }
 
@@ -191,7 +199,7 @@ std::vector<SequenceOutput> Engine::outputs_of(const StepPlan& plan, StepResult&
   std::vector<SequenceOutput> outputs;
   for (size_t e = 0; e < plan.seqs.size(); ++e) {
     SeqResult& of = result.seqs[e];
-    const auto& [seq, request] = live_.at(of.id);
+    const auto& [seq, request, told] = live_.at(of.id);
     if (of.sampled.empty() && of.prompt_logprobs.empty() && of.finish_reason == FinishReason::none) continue;
     SequenceOutput& out = outputs.emplace_back();
     out.request_id = request->id;
@@ -223,12 +231,14 @@ void Engine::fail_unstarted(Request& request, const std::string& error,
 
 void Engine::forget_finished() {
   for (auto it = live_.begin(); it != live_.end();) {
-    const auto [seq, request] = it->second;
+    const auto [seq, request, told] = it->second;
+    if (trace_ && seq->finished() && !told)
+      trace_->request(to_string(seq->finish_reason), request->id, *seq, now());
+    it->second.told = seq->finished();
     if (!seq->finished() || scheduler_.holds(seq->id)) {
       ++it;
       continue;
     }
-    if (trace_) trace_->request(to_string(seq->finish_reason), request->id, *seq, now());
     it = live_.erase(it);
     if (--request->num_live == 0 && request->num_started == request->seqs.size())
       requests_.erase(request->id);

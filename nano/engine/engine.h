@@ -47,8 +47,10 @@ class Engine {
   // Error: an empty or too long prompt, an id outside the vocabulary, a parameter out of range, an id in use.
   void add_request(const std::string& request_id, std::vector<int32_t> prompt, SamplingParams params,
                    int32_t priority = 0);
-  void abort(const std::string& request_id);  // unknown or finished: no-op
-  void finish(const std::string& request_id, int32_t index, FinishReason reason);  // a stop string was found
+  // Unknown or finished: no-op. In static scheduling an id stays in use until its batch is over.
+  void abort(const std::string& request_id);
+  // A stop string was found. Unknown, finished, or an answer that has not started: no-op.
+  void finish(const std::string& request_id, int32_t index, FinishReason reason);
   bool has_work() const { return scheduler_.has_work(); }
 
   // Schedules, computes, samples, commits. What it returns is empty when no sequence got a token: in the middle of
@@ -56,6 +58,7 @@ class Engine {
   std::vector<SequenceOutput> step();
 
   void trace_to(TraceWriter* trace);  // nullptr = off
+  // Neither of these two may add, abort or finish requests.
   // Tests look at each row of logits before it is sampled: sequence, position of the row, the row.
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
   // Benchmarks look at each step once it is done.
@@ -77,14 +80,15 @@ class Engine {
   struct Live {
     Sequence* seq;
     Request* request;
+    bool told;  // that it ended, to the trace
   };
   // One row of logits: whose it is, and the position of the token that it predicts.
   struct LogitRow {
-    size_t entry;  // of the plan
+    size_t place;  // of its sequence in the plan
     const Sequence* seq;
-    int32_t next;
+    int32_t position;  // of the token
     bool samples;  // it is to become that token
-    bool of_prompt() const { return next < seq->num_prompt_tokens; }
+    bool of_prompt() const { return position < seq->num_prompt_tokens; }
     bool wanted() const { return samples || of_prompt(); }  // else it only fills a static batch
   };
 
@@ -111,6 +115,7 @@ class Engine {
   SeqId next_id_ = 0;
   int64_t num_requests_ = 0, next_arrival_ = 0;
   int64_t idle_steps_ = 0;
+  bool in_step_ = false;
   TraceWriter* trace_ = nullptr;
   std::vector<BlockEvent> events_;
   double start_seconds_;

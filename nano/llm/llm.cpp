@@ -1,16 +1,17 @@
 #include "llm/llm.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
 
 #include "base/clock.h"          // steady_seconds
-#include "base/error.h"          // Error
+#include "base/error.h"          // Error, NANO_CHECK
 #include "base/json.h"           // parse_ordered_json
-#include "checkpoint/weights.h"  // read_hf_config
 #include "checkpoint/gguf.h"     // GgufFile
+#include "checkpoint/weights.h"  // read_hf_config
 
 namespace nano {
 
@@ -165,52 +166,63 @@ Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add
 
 void LLM::add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
                       int32_t priority) {
-  Live live;
-  live.params = params;
-  live.output.request_id = request_id;
-  live.output.prompt = prompt.text;
-  live.output.prompt_token_ids =
-      prompt.token_ids.empty() ? tokenizer_->encode(prompt.text) : prompt.token_ids;
-  live.output.metrics.arrival = now();
-  loaded_->engine->add_request(request_id, live.output.prompt_token_ids, params, priority);
+  auto live = std::make_shared<Live>();
+  RequestOutput& out = live->output;
+  live->params = params;
+  out.request_id = request_id;
+  out.prompt = prompt.text;
+  out.prompt_token_ids = prompt.token_ids.empty() ? tokenizer_->encode(prompt.text) : prompt.token_ids;
+  out.metrics.arrival = now();
+  loaded_->engine->add_request(request_id, out.prompt_token_ids, params, priority);
   for (int32_t i = 0; i < params.n; ++i) {
-    live.output.outputs.emplace_back().index = i;
-    live.decoders.emplace_back(*tokenizer_, params.stop, params.include_stop_str_in_output,
-                               params.skip_special_tokens, /*continues_text=*/true);
+    out.outputs.emplace_back().index = i;
+    live->decoders.emplace_back(*tokenizer_, params.stop, params.include_stop_str_in_output,
+                                params.skip_special_tokens, /*continues_text=*/true);
   }
-  live_.emplace(request_id, std::move(live));
+  NANO_CHECK(live_.emplace(request_id, std::move(live)).second, "the engine refuses an id that is in use");
 }
 
 std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
   loaded_->engine->abort(request_id);
-  if (live_.count(request_id) == 0) return std::nullopt;
-  Live& live = aborted_.emplace_back(live_.extract(request_id)).mapped();
-  for (CompletionOutput& answer : live.output.outputs) {
+  const auto it = live_.find(request_id);
+  if (it == live_.end()) return std::nullopt;
+  const std::shared_ptr<Live> live = it->second;
+  live_.erase(it);
+  for (CompletionOutput& answer : live->output.outputs) {
     if (answer.finish_reason != FinishReason::none) continue;
     answer.finish_reason = FinishReason::abort;
-    answer.delta = live.decoders[size_t(answer.index)].finish();
+    answer.delta = live->decoders[size_t(answer.index)].finish();
     answer.text += answer.delta;
   }
-  live.output.finished = true;
-  live.output.metrics.finished = now();
-  return live.output;
+  live->output.finished = true;
+  live->output.metrics.finished = now();
+  return live->output;
 }
 
-// on_update may abort any request, also the one that it is told of: what its argument refers to stays where it is.
+// Whose output each is, is settled before anybody hears of one: on_update may abort any request, and give an id that is
+// free again to another. If it throws, the others' tokens are still theirs.
 void LLM::step(const OnUpdate& on_update) {
-  aborted_.clear();
-  for (const SequenceOutput& from : loaded_->engine->step()) {
-    auto it = live_.find(from.request_id);
-    if (it == live_.end()) continue;
-    apply(from, it->second);
-    RequestOutput& out = it->second.output;
-    const bool over = std::all_of(out.outputs.begin(), out.outputs.end(),
-                                  [](const auto& o) { return o.finish_reason != FinishReason::none; });
-    out.finished = over;
-    if (over) out.metrics.finished = now();
-    if (on_update) on_update(out);
-    if (over) live_.erase(from.request_id);
+  const std::vector<SequenceOutput> outputs = loaded_->engine->step();
+  std::vector<std::shared_ptr<Live>> whose;
+  for (const SequenceOutput& from : outputs) whose.push_back(live_.at(from.request_id));
+  std::exception_ptr thrown;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    RequestOutput& out = whose[i]->output;
+    if (out.finished) continue;  // aborted meanwhile
+    apply(outputs[i], *whose[i]);
+    out.finished = std::all_of(out.outputs.begin(), out.outputs.end(),
+                               [](const auto& o) { return o.finish_reason != FinishReason::none; });
+    if (out.finished) {
+      out.metrics.finished = now();
+      live_.erase(out.request_id);
+    }
+    try {
+      if (on_update && !thrown) on_update(out);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   }
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 // Token ids become text; a stop string found in the text ends the sequence here, because the engine has no text.
@@ -260,39 +272,41 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
                             prompts.size()),
                 "generate");
   std::vector<RequestOutput> results(prompts.size());
-  std::map<std::string, size_t> place;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const std::string id = std::to_string(next_request_++);
-    place[id] = i;
-    try {
-      if (!prompts[i].error.empty()) throw Error(prompts[i].error);
-      add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
-    } catch (const Error& error) {  // one bad prompt is that prompt's failure only
-      results[i].request_id = id;
-      results[i].prompt = prompts[i].text;
-      results[i].finished = true;
-      // The id is ours; the caller knows the prompt by its place.
-      results[i].error = error.where == id ? Error(error.problem, "", error.hint).what() : error.what();
-    }
-  }
-  auto update = [&](const RequestOutput& out) {
-    if (on_update) on_update(out);
-    const auto it = place.find(out.request_id);
-    if (out.finished && it != place.end()) results[it->second] = out;
+  std::vector<std::shared_ptr<Live>> mine(prompts.size());
+  auto abort_mine = [&] {
+    for (const std::shared_ptr<Live>& live : mine)
+      if (live && !live->output.finished) abort(live->output.request_id);
   };
-  while (has_work()) {
-    if (interrupted && interrupted()) {
-      for (const auto& [id, i] : place)
-        if (auto partial = abort(id)) results[i] = std::move(*partial);
-      break;
+  try {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      std::string id;
+      do id = std::to_string(next_request_++);
+      while (live_.count(id));  // who calls add_request too may count like this
+      try {
+        if (!prompts[i].error.empty()) throw Error(prompts[i].error);
+        add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
+        mine[i] = live_.at(id);
+      } catch (const Error& error) {  // one bad prompt is that prompt's failure only
+        results[i].request_id = id;
+        results[i].prompt = prompts[i].text;
+        results[i].finished = true;
+        // The id is ours; the caller knows the prompt by its place.
+        results[i].error = error.where == id ? Error(error.problem, "", error.hint).what() : error.what();
+      }
     }
-    try {
-      step(update);
-    } catch (...) {  // nobody is left to whom these belong
-      for (const auto& [id, i] : place) abort(id);
-      throw;
+    while (has_work()) {
+      if (interrupted && interrupted()) {
+        abort_mine();
+        break;
+      }
+      step(on_update);
     }
+  } catch (...) {  // nobody is left to whom these belong
+    abort_mine();
+    throw;
   }
+  for (size_t i = 0; i < mine.size(); ++i)
+    if (mine[i]) results[i] = std::move(mine[i]->output);
   return results;
 }
 

@@ -70,9 +70,9 @@ class LLM {
   // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities
   // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its
   // RequestOutput has an error. on_update is called for every answer that a step advanced.
-  // An update is about one answer: the others' deltas are empty. on_update may call abort().
-  // Once `interrupted` says so, what still runs is aborted and keeps what it has. If a step throws, or on_update does,
-  // the requests of this call are aborted and the next call starts afresh.
+  // An update is about one answer: the others' deltas are empty. on_update may abort any request and add others.
+  // Once `interrupted` says so, what still runs is aborted; an aborted request keeps what it has. If a step throws, or
+  // on_update does, the requests of this call are aborted and the next call starts afresh.
   using OnUpdate = std::function<void(const RequestOutput&)>;
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
@@ -118,9 +118,7 @@ class LLM {
   std::unique_ptr<Tokenizer> tokenizer_;
   Template chat_template_, tool_template_;
   std::unique_ptr<LoadedEngine> loaded_;
-  std::map<std::string, Live> live_;
-  std::vector<std::map<std::string, Live>::node_type>
-      aborted_;  // since the last step; on_update may look at them
+  std::map<std::string, std::shared_ptr<Live>> live_;  // who runs; generate() and step() hold theirs beyond that
   double start_seconds_;
   int64_t next_request_ = 0;
 };
