@@ -180,13 +180,22 @@ TEST_CASE("a file to be written is never the model, by whatever name") {
     CHECK(refusal(output, model) == "--output-json" + rest);
     for (const std::string& good : {std::string(), dir + "/fresh.json"}) CHECK(refusal(good, model) == "");
   }
-  // In a folder below it, and under another name outside; even a result of ours, if it lies there.
-  const std::string below = dir + "/sub/result.json", hard = file + ".hard";
+  // In a folder below it, empty too, and under another name outside. A result of ours may lie there and be written again.
+  const std::string below = dir + "/sub/notes.txt", empty = dir + "/empty", hard = file + ".hard";
   std::filesystem::create_directory(dir + "/sub");
-  std::ofstream(below) << "{\"output_ids_digest\": \"1\"}";
+  std::ofstream(below) << "mine";
+  std::ofstream{empty};
   std::filesystem::create_hard_link(shard, hard);
-  for (const std::string& output : {below, hard})
+  for (const std::string& output : {below, empty, hard})
     CHECK(contains(refusal(output, dir), "is a file of the model, and would be overwritten"));
+  for (int time = 0; time < 2; ++time) {
+    const auto ran = run_nano({"bench", "latency", dir, "--device", "ref", "--input-len", "4", "--output-len", "2",
+                               "--batch-size", "1", "--num-iters", "1", "--num-iters-warmup", "0",
+                               "--kv-cache-memory-bytes", "1M", "--output-json", dir + "/result.json"});
+    INFO(ran.err);
+    CHECK(ran.exit_code == 0);
+    CHECK(contains(nano::read_file(dir + "/result.json"), "output_ids_digest"));
+  }
   std::filesystem::remove(hard);
   std::filesystem::remove_all(dir);
   std::remove(file.c_str());

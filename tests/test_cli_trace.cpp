@@ -152,6 +152,29 @@ TEST_CASE(
   CHECK(contains(by_step, "\n           1 |" + times(64, "P") + "\n"));
 }
 
+TEST_CASE("trace summary refuses what no engine can have written, with the line") {
+  auto refused = [](const std::string& trace, const std::string& said) {
+    const std::string file = temporary_file(trace);
+    const auto ran = run_nano({"trace", "summary", file});
+    std::remove(file.c_str());
+    CAPTURE(trace, ran.err);
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.out == "");
+    CHECK(contains(ran.err, file + said));
+  };
+  const std::string good = step(10, 5, 4, {{0, 1}});
+  refused(kHeader + good + step(9, 5, 4, {{0, 1}}), " line 3: time 0.009 cannot be");
+  refused(kHeader + good + step(14, 5, 4, {{0, 1}}), " line 3: time 0.014 cannot be");
+  refused(kHeader + step(-1, 5, 4, {}), " line 2: time -0.001 cannot be");
+  refused(kHeader + step(1e300, 5, 4, {}), " line 2: time 1e+297 cannot be");
+  refused(kHeader + step(1, -5, 4, {}), " line 2: forward -0.005 cannot be");
+  refused(kHeader + step(1, 1e300, 4, {}), " line 2: forward 1e+297 cannot be");
+  refused(kHeader + step(1, 5, 11, {}), " line 2: free_blocks 11 cannot be");
+  refused(kHeader + step(1, 5, -1, {}), " line 2: free_blocks -1 cannot be");
+  refused("{\"trace\": \"nano\", \"version\": 2, \"num_blocks\": -3}\n", " line 1: num_blocks -3 cannot be");
+  CHECK(contains(summary(kHeader + good + step(15, 5, 4, {{0, 1}})), "steps         2"));
+}
+
 TEST_CASE("trace summary reads traces of version 1") {
   const std::string file = nano_test::data_path("golden/trace_v1.jsonl");
   const auto ran = run_nano({"trace", "summary", file, "--by", "step"});

@@ -43,18 +43,31 @@ struct Summary {
   std::set<std::string> forked;                              // requests with several answers
 };
 
+// A number of a line, if it is one that an engine can have written: the chart is as wide as these say.
+double seconds_of(const nlohmann::json& line, const char* key, double least) {
+  const double value = line.at(key).get<double>();
+  if (!(value >= least && value <= 1e9)) throw Error(fmt::format("{} {} cannot be", key, value), "");
+  return value;
+}
+int64_t count_of(const nlohmann::json& line, const char* key, int64_t most = INT32_MAX) {
+  const int64_t value = line.at(key).get<int64_t>();
+  if (value < 0 || value > most) throw Error(fmt::format("{} {} cannot be", key, value), "");
+  return value;
+}
+
 void add_step(const nlohmann::json& line, Summary& s) {
+  constexpr double kRounding = 1e-5;  // times are written in microseconds
   const int64_t step = s.steps++;
-  s.tokens += line.at("tokens").get<int64_t>();
-  s.most_running = std::max(s.most_running, line.at("running").get<int64_t>());
-  s.schedule += line.at("schedule").get<double>();
-  s.forward += line.at("forward").get<double>();
-  s.sample += line.at("sample").get<double>();
-  const double time = line.at("time").get<double>();
+  s.tokens += count_of(line, "tokens");
+  s.most_running = std::max(s.most_running, count_of(line, "running"));
+  const double schedule = seconds_of(line, "schedule", 0), forward = seconds_of(line, "forward", 0),
+               sample = seconds_of(line, "sample", 0);
+  s.schedule += schedule, s.forward += forward, s.sample += sample;
+  // Steps follow each other.
+  const double time = seconds_of(line, "time", step == 0 ? 0 : std::max(s.timeline.back().begin, s.end - kRounding));
   if (step == 0) s.begin = time;
-  s.end = time + line.at("schedule").get<double>() + line.at("forward").get<double>() +
-          line.at("sample").get<double>();
-  const int64_t used = s.num_blocks - line.at("free_blocks").get<int64_t>();
+  s.end = time + schedule + forward + sample;
+  const int64_t used = s.num_blocks > 0 ? s.num_blocks - count_of(line, "free_blocks", s.num_blocks) : 0;
   s.timeline.push_back({time, s.end, used});
   s.peak_blocks = std::max(s.peak_blocks, used);
   for (const auto& event : line.at("events")) ++s.block_events[event.at(0).get<std::string>()];
@@ -103,10 +116,12 @@ Summary read_trace(const std::string& path) {
         if (line.at("trace") != "nano") throw Error("not a trace of nano", where);
         if (line.at("version") != 1 && line.at("version") != 2)
           throw Error("a trace of another version", where, "versions 1 and 2 are known");
-        s.num_blocks = line.value("num_blocks", int64_t(0));
+        if (line.contains("num_blocks")) s.num_blocks = count_of(line, "num_blocks");
       } else {
         line.contains("step") ? add_step(line, s) : add_request(line, s);
       }
+    } catch (const Error& wrong) {
+      throw Error(wrong.problem, where, wrong.hint);
     } catch (const nlohmann::json::exception&) {  // a field is missing or of another type
       throw Error("not a line of a trace", where, "write one with --trace FILE");
     }

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kLossless =
     " block-size device-memory enable-chunked-prefill enable-prefix-caching gpu-memory-utilization kv-cache"
     " kv-cache-memory-bytes long-prefill-token-threshold max-logprobs max-num-batched-tokens max-num-seqs"
-    " num-gpu-blocks-override paged-kv scheduling scheduling-policy stats threads trace ";
+    " num-gpu-blocks-override paged-kv scheduling scheduling-policy stats threads trace warmup ";
 
 // The first that is a part of the metric's name decides.
 const struct {
@@ -36,6 +36,11 @@ std::pair<size_t, size_t> best_and_worst(Better better, const std::vector<double
   const auto [low, high] = std::minmax_element(medians.begin(), medians.end());
   const auto least = size_t(low - medians.begin()), most = size_t(high - medians.begin());
   return better == Better::less ? std::pair(least, most) : std::pair(most, least);
+}
+
+// A share in percent. Of 0 there is none: infinite or NaN.
+std::string percent(double share) {
+  return std::isfinite(share) ? fmt::format("{:.1f} %", 100 * share) : "more than any % of 0";
 }
 
 std::string bar_of(double share) {
@@ -106,12 +111,16 @@ double noise_floor(const Measured& m) {
   return range == 0 ? 0 : range / std::fabs(median(m.same));
 }
 
-double gain(Better better, double from, double to) { return better == Better::less ? from / to : to / from; }
+double gain(Better better, double from, double to) {
+  if (from == to) return 1;  // also of 0
+  return better == Better::less ? from / to : to / from;
+}
 
 bool differ(const Measured& m, size_t one, size_t other) {
   if (std::min(m.settings[one].size(), m.settings[other].size()) < kFewestRuns) return false;
   const auto [low, high] = std::minmax({median(m.settings[one]), median(m.settings[other])});
-  if (high <= low * (1 + noise_floor(m))) return false;
+  const double noise = noise_floor(m);
+  if (std::isinf(noise) || high <= low * (1 + noise)) return false;  // infinite: A A scatter around 0
   double more = 0, less = 0;
   for (const double a : m.settings[one])
     for (const double b : m.settings[other]) (a > b ? more : less) += a != b;
@@ -129,23 +138,26 @@ std::string verdict(const Measured& m, const std::vector<std::string>& names) {
     const auto [low, high] = std::minmax(medians[best], medians[worst]);
     const double apart = high > low ? high / low - 1 : 0, noise = noise_floor(m);
     return apart > noise ? fmt::format(
-                               "undecided: the medians are {:.1f} % apart, but single runs do not "
+                               "undecided: the medians are {} apart, but single runs do not "
                                "agree on which is more; more --runs may tell",
-                               100 * apart)
+                               percent(apart))
                          : fmt::format(
-                               "no difference seen: the medians are {:.1f} % apart, and runs of one "
-                               "setting {:.1f} %",
-                               100 * apart, 100 * noise);
+                               "no difference seen: the medians are {} apart, and runs of one "
+                               "setting {}",
+                               percent(apart), percent(noise));
   }
   if (names.size() == 2) {
     const bool less = m.better() == Better::less;
+    if (medians[best] == 0 || medians[worst] == 0)
+      return fmt::format("{} has {}, {} has {} ({})", names[best], three_digits(medians[best]), names[worst],
+                         three_digits(medians[worst]), to_string(m.better()));
     const std::string times = less ? fmt::format("1/{:.2f} of", factor) : fmt::format("{:.2f}x", factor);
     return fmt::format("{} is {} {} ({})", names[best], times, names[worst], to_string(m.better()));
   }
   const std::optional<size_t> at = knee(m);
   if (!at) return "no knee: " + to_string(m.better());
   const std::string within =
-      fmt::format("within {:.1f} % of the best, {}", 100 * std::max(noise_floor(m), kKneeLoss), names[best]);
+      fmt::format("within {} of the best, {}", percent(std::max(noise_floor(m), kKneeLoss)), names[best]);
   if (*at + 1 < names.size()) return fmt::format("knee at {}: the last one {}", names[*at], within);
   return fmt::format("no knee: the last one is still {}; walk on, or the other way", within);
 }
@@ -168,7 +180,8 @@ std::vector<Rung> rungs_of(const Measured& m) {
   std::vector<Rung> rungs;
   for (size_t i = 1; i < medians.size(); ++i) {
     const double factor = gain(m.better(), medians[i - 1], medians[i]);
-    rungs.push_back({factor, changed ? std::log(factor) / whole : std::nan(""), differ(m, i - 1, i)});
+    const double share = changed ? std::log(factor) / whole : std::nan("");
+    rungs.push_back({factor, std::isfinite(whole) && std::isfinite(share) ? share : std::nan(""), differ(m, i - 1, i)});
   }
   return rungs;
 }
@@ -182,7 +195,7 @@ std::string report(const Measured& m, const std::vector<std::string>& names, boo
           {"noise_floor", noise_floor(m)},
           {"same_setting_values", m.same}};
   std::string text =
-      fmt::format("\n{} ({}), noise floor {:.1f} %\n", m.metric, to_string(m.better()), 100 * noise_floor(m));
+      fmt::format("\n{} ({}), noise floor {}\n", m.metric, to_string(m.better()), percent(noise_floor(m)));
   text += fmt::format(kRow, "", "median", "least", "most", ladder ? "  factor   share" : "");
   for (size_t i = 0; i < medians.size(); ++i) {
     Json setting = {{"name", names[i]}, {"median", medians[i]}, {"values", m.settings[i]}};
@@ -192,7 +205,8 @@ std::string report(const Measured& m, const std::vector<std::string>& names, boo
       setting["factor"] = rung.factor;
       setting["share"] = rung.share;
       const bool enough = m.settings[i].size() >= kFewestRuns;
-      rest = rung.seen ? fmt::format("{:7.2f}x", rung.factor) : enough ? "  not beyond the noise" : "";
+      const bool from_0 = !std::isfinite(rung.factor) || rung.factor == 0;
+      rest = rung.seen ? from_0 ? "  from or to 0" : fmt::format("{:7.2f}x", rung.factor) : enough ? "  not beyond the noise" : "";
       if (rung.seen && !std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
     }
     const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());

@@ -30,18 +30,19 @@ bool is_ours(const std::string& path, uintmax_t size) {
 }  // namespace
 
 void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options) {
-  if (output.empty()) return;
-  const fs::path model = find_model(options.model);
   std::error_code ignored, end;  // of a file that is not there yet, or a directory that is none
+  if (!fs::exists(output, ignored)) return;
+  const bool regular = fs::is_regular_file(output, ignored);
+  const uintmax_t size = regular ? fs::file_size(output, ignored) : 0;
+  if (size > 0 && is_ours(output, size)) return;
+  const fs::path model = find_model(options.model);
   bool same = fs::equivalent(output, model, ignored);
   const auto all = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator it(model, all, end), none; !end && it != none; it.increment(end))
     same = same || fs::equivalent(output, it->path(), ignored);
   if (same)
     throw Error(output + " is a file of the model, and would be overwritten", flag, "name another file");
-  if (!fs::is_regular_file(output, ignored)) return;  // new, or nothing that could be overwritten
-  const uintmax_t size = fs::file_size(output, ignored);
-  if (size > 0 && !is_ours(output, size))
+  if (size > 0)
     throw Error(output + " is there and is no result of nano's", flag, "name another file, or remove it");
 }
 

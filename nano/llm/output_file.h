@@ -7,9 +7,9 @@
 
 namespace nano {
 
-// Error if the file that `flag` ("--trace") names is there and has something in it that nano did not write (a result
-// of a benchmark or a trace, told by what is in it), or is the model or in its folder, by whatever name. A new file,
-// an empty one, a pipe or a device may be written. "" is no file.
+// Error if the file that `flag` ("--trace") names is there and nano did not write it: what has something in it that is
+// no result of a benchmark and no trace, and any other file of the model, by whatever name. A new file, an empty one
+// elsewhere, a pipe or a device may be written. "" is no file.
 void check_output_file(const std::string& flag, const std::string& output, const EngineOptions& options);
 
 }  // namespace nano
