@@ -248,6 +248,17 @@ TEST_CASE("info answers what if") {
   const Json one = info({"--kv-heads", "1"}), all = info({"--kv-heads", std::to_string(heads)});
   CHECK(one["kv_bytes_per_token"].get<int64_t>() * kv_heads == plain["kv_bytes_per_token"].get<int64_t>());
   CHECK(all["kv_bytes_per_token"].get<int64_t>() == one["kv_bytes_per_token"].get<int64_t>() * heads);
+  // K and V matrices grow with their heads, the sum and the parameters with them.
+  const auto number = [](const Json& j, const char* key) { return j[key].get<int64_t>(); };
+  const int64_t more = 4 * 2 * (heads - kv_heads) * 32 * 256;  // weights: layers, K and V, heads of 32, hidden 256
+  CHECK(number(all["config"], "parameters") - number(plain["config"], "parameters") == more);
+  CHECK(number(all, "weight_bytes") - number(plain, "weight_bytes") == more / 32 * 34);
+  CHECK(number(all, "total_bytes") - number(plain, "total_bytes") ==
+        more / 32 * 34 + number(all, "kv_bytes") - number(plain, "kv_bytes") + number(all, "scratch_bytes") -
+            number(plain, "scratch_bytes"));
+  CHECK(std::abs(all["bits_per_weight"].get<double>() - 8.5) < 1e-9);
+  const Json both = info({"--kv-heads", std::to_string(heads), "--weight-bits", "8.5"});
+  CHECK(number(both, "weight_bytes") == number(all, "weight_bytes"));
   CHECK(std::abs(plain["bits_per_weight"].get<double>() - 8.5) < 1e-9);
   const Json four = info({"--weight-bits", "4.25"});
   CHECK(four["weight_bytes"].get<int64_t>() * 2 == plain["weight_bytes"].get<int64_t>());

@@ -114,12 +114,16 @@ Json info_of_model(const InfoOptions& o) {
   const EngineOptions& options = o.engine;
   const std::unique_ptr<Weights> weights = open_model(options);
   const ModelConfig config = what_if(weights->config, o);
-  int64_t bytes = 0, count = 0;
-  for (const auto& [name, w] : weights->linears()) bytes += w.file_bytes(), count += w.N * w.K;
-  const bool as_it_is = o.weight_bits == 0;
-  if (!as_it_is) bytes = int64_t(o.weight_bits / 8 * double(count));
-  const Resolved r =
-      resolve_unplanned(options, config, as_it_is ? packed_bytes(*weights) : bytes, *make_backend(options));
+  int64_t bytes = 0, count = 0, packed = packed_bytes(*weights);
+  for (const auto& [name, w] : weights->linears()) {
+    bytes += w.file_bytes(), count += w.N * w.K;
+    if (!name.ends_with(".k") && !name.ends_with(".v")) continue;
+    const int64_t heads = weights->config.KVH, more = config.KVH - heads;  // with --kv-heads
+    bytes += more * (w.file_bytes() / heads), packed += more * (w.file_bytes() / heads);
+    count += more * (w.N / heads) * w.K;
+  }
+  if (o.weight_bits > 0) packed = bytes = int64_t(o.weight_bits / 8 * double(count));
+  const Resolved r = resolve_unplanned(options, config, packed, *make_backend(options));
   Json info = {{"model", options.model},
                {"file_format", weights->format},
                {"config", config_json(config)},
