@@ -88,7 +88,9 @@ int dispatch(Args args) {
   }
   const std::string& given = group.empty() || args.size() == 1 ? args[0] : two_words;
   const Args& choices = group.empty() ? names : group;
-  const std::string near = closest(given, choices);
+  Args known = choices;
+  known.insert(known.end(), {"--help", "--version"});
+  const std::string near = closest(given, known);
   throw Error(
       "'" + given + "' is not a command", "nano",
       near.empty() ? fmt::format("one of {}", fmt::join(choices, ", ")) : "did you mean " + near + "?");

@@ -196,9 +196,9 @@ TEST_CASE("flags: names, on and off, and which are lossless") {
   CHECK(nano::flag_argument("paged-kv", "off") == "--no-paged-kv");
   CHECK(nano::flag_argument("block-size", "8") == "--block-size=8");
   // A flag is in one of the two lists, so a new one has to be put there.
-  std::set<std::string> lossy = {"device",       "dtype",    "load-format", "quantization", "quantized-linear",
-                                 "activation-dtype", "max-model-len", "seed", "kv-cache-dtype", "sampler",
-                                 "generation-config"};
+  std::set<std::string> lossy = {
+      "device",        "dtype", "load-format",    "quantization", "quantized-linear", "activation-dtype",
+      "max-model-len", "seed",  "kv-cache-dtype", "sampler",      "generation-config"};
   int lossless = 0;
   for (const nano::Flag& flag : nano::engine_flags()) {
     CAPTURE(flag.name);
@@ -214,8 +214,8 @@ TEST_CASE("medians of 0: a count that is gone, one that appears, and A A around 
   auto verdict = [](const std::string& metric, const Values& values) {
     nano::Measured m = measured(metric, values);
     m.same = {0, 0};
-    return nano::verdict(m, values.size() == 2 ? std::vector<std::string>{"A", "B"}
-                                               : std::vector<std::string>{"a", "b", "c"});
+    return nano::verdict(
+        m, values.size() == 2 ? std::vector<std::string>{"A", "B"} : std::vector<std::string>{"a", "b", "c"});
   };
   CHECK(verdict("preemptions", {16, 0}) == "B has 0.00, A has 16.0 (less is better)");
   CHECK(verdict("preemptions", {0, 16}) == "A has 0.00, B has 16.0 (less is better)");
@@ -226,7 +226,8 @@ TEST_CASE("medians of 0: a count that is gone, one that appears, and A A around 
   nano::Measured around = measured("preemptions", {0, 16});
   around.same = {0, 0, 1};
   CHECK(nano::verdict(around, {"A", "B"}) ==
-        "no difference seen: the medians are more than any % of 0 apart, and runs of one setting more than any % of 0");
+        "no difference seen: the medians are more than any % of 0 apart, and runs of one setting more than "
+        "any % of 0");
   nlohmann::ordered_json json;
   nano::Measured ladder = measured("preemptions", {16, 8, 0});
   ladder.same = {16, 16};

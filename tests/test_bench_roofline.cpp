@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/roofline.h"       // random_matrix, count_macs, linear_formats
+#include "bench/roofline.h"     // random_matrix, count_macs, linear_formats
 #include "catch.h"              // Catch2, version 2 or 3
 #include "engine_fixture.h"     // micro_options
 #include "quant/activations.h"  // check_scheme

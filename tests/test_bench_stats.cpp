@@ -58,7 +58,7 @@ TEST_CASE("one rule for percentiles of few samples: a value at least must lie be
 TEST_CASE("a screen gets three digits, or all of the whole number") {
   const std::pair<double, const char*> cases[] = {
       {0.00123456, "0.00123"}, {1.23456, "1.23"}, {12.3456, "12.3"},    {99.94, "99.9"}, {99.96, "100"},
-      {123.456, "123"},        {999.6, "1000"},   {123456.7, "123457"}, {-1.5, "-1.50"},  {0, "0.00"}};
+      {123.456, "123"},        {999.6, "1000"},   {123456.7, "123457"}, {-1.5, "-1.50"}, {0, "0.00"}};
   for (const auto& [value, text] : cases) CHECK(nano::three_digits(value) == text);
   CHECK(nano::filled("{x} {x:.5f} {x:>8.1f}", {{"x", 1.23456789}}) == "1.23 1.23457      1.2");
 }

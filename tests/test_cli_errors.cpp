@@ -189,8 +189,8 @@ TEST_CASE("a file to be written is never the model, by whatever name") {
   for (const std::string& output : {below, empty, hard})
     CHECK(contains(refusal(output, dir), "is a file of the model, and would be overwritten"));
   for (int time = 0; time < 2; ++time) {
-    const auto ran = run_nano({"bench", "latency", dir, "--device", "ref", "--input-len", "4", "--output-len", "2",
-                               "--batch-size", "1", "--num-iters", "1", "--num-iters-warmup", "0",
+    const auto ran = run_nano({"bench", "latency", dir, "--device", "ref", "--input-len", "4", "--output-len",
+                               "2", "--batch-size", "1", "--num-iters", "1", "--num-iters-warmup", "0",
                                "--kv-cache-memory-bytes", "1M", "--output-json", dir + "/result.json"});
     INFO(ran.err);
     CHECK(ran.exit_code == 0);

@@ -78,9 +78,7 @@ TEST_CASE("who looks at a step may not change its requests") {
   CHECK(dies(on_step([](nano::Engine& e) { e.abort("x"); })));
   CHECK(dies(on_step([](nano::Engine& e) { e.finish("x", 0, FinishReason::stop); })));
   CHECK(dies(on_step([](nano::Engine& e) { e.add_request("y", {5}, greedy(1)); })));
-  CHECK(dies([](nano::Engine& e) {
-    e.on_logits = [&e](const auto&, int32_t, auto) { e.abort("x"); };
-  }));
+  CHECK(dies([](nano::Engine& e) { e.on_logits = [&e](const auto&, int32_t, auto) { e.abort("x"); }; }));
   CHECK_FALSE(dies([](nano::Engine&) {}));
   CHECK_FALSE(dies(on_step([](nano::Engine&) {})));
 }

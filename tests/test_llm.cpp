@@ -254,19 +254,20 @@ TEST_CASE("on_update may abort another request of the same call: each keeps what
   const std::string want = llm.generate({{"And God", {}}}, {greedy(6)})[0].outputs[0].text;
   std::string first, streamed, partial;
   size_t told_of_second = 0;
-  const auto out = llm.generate({{"And God", {}}, {"In the", {}}}, {greedy(6)}, [&](const nano::RequestOutput& update) {
-    if (first.empty()) first = update.request_id;
-    if (update.request_id == first) {
-      streamed += update.outputs[0].delta;
-      if (update.outputs[0].token_ids.size() != 3) return;
-      const auto aborted = llm.abort(std::to_string(std::stoi(first) + 1));
-      REQUIRE(aborted);
-      partial = aborted->outputs[0].text;
-    } else {
-      ++told_of_second;
-      CHECK(partial.empty());
-    }
-  });
+  const auto out =
+      llm.generate({{"And God", {}}, {"In the", {}}}, {greedy(6)}, [&](const nano::RequestOutput& update) {
+        if (first.empty()) first = update.request_id;
+        if (update.request_id == first) {
+          streamed += update.outputs[0].delta;
+          if (update.outputs[0].token_ids.size() != 3) return;
+          const auto aborted = llm.abort(std::to_string(std::stoi(first) + 1));
+          REQUIRE(aborted);
+          partial = aborted->outputs[0].text;
+        } else {
+          ++told_of_second;
+          CHECK(partial.empty());
+        }
+      });
   CHECK(out[0].outputs.at(0).text == want);
   CHECK(streamed == want);
   REQUIRE(out[1].outputs.size() == 1);
@@ -368,9 +369,10 @@ TEST_CASE("generate beside requests that the caller added under numbers of his o
   nano::LLM llm(tiny_options());
   std::map<std::string, std::string> texts;
   for (const char* id : {"0", "2"}) llm.add_request(id, {"In the", {}}, greedy(3));
-  const auto out = llm.generate({{"And God", {}}, {"And God", {}}}, {greedy(3)}, [&](const nano::RequestOutput& update) {
-    if (update.finished) texts[update.request_id] = update.outputs[0].text;
-  });
+  const auto out =
+      llm.generate({{"And God", {}}, {"And God", {}}}, {greedy(3)}, [&](const nano::RequestOutput& update) {
+        if (update.finished) texts[update.request_id] = update.outputs[0].text;
+      });
   CHECK(out[0].error == "");
   CHECK(out[1].error == "");
   CHECK(out[0].outputs.at(0).text == out[1].outputs.at(0).text);

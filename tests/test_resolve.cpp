@@ -293,7 +293,8 @@ TEST_CASE("an embedding that is not the head is not counted: it stays in the fil
 }
 
 TEST_CASE("progress of loading grows to all that is packed") {
-  for (const char* model : {"golden/checkpoints/qwen3-bf16", "golden/checkpoints/qwen2-bf16"}) {  // untied, tied
+  for (const char* model :
+       {"golden/checkpoints/qwen3-bf16", "golden/checkpoints/qwen2-bf16"}) {  // untied, tied
     nano::EngineOptions o;
     o.model = data_path(model);
     o.device = "ref";

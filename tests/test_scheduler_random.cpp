@@ -158,7 +158,7 @@ TEST_CASE("static: a prompt is cut as the chunk planner says, or not at all") {
   FakeEngine whole(config, 64, 4, false);
   whole.add(fake_prompt(40, 1), 2);
   whole.add(fake_prompt(30, 2), 1);
-  CHECK(whole.step().num_tokens == 40);      // the second prompt does not fit the 24 that are left
+  CHECK(whole.step().num_tokens == 40);  // the second prompt does not fit the 24 that are left
   CHECK(whole.step().num_tokens == 1 + 30);
   CHECK(whole.run(10) == 0);
 }

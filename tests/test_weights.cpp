@@ -365,10 +365,12 @@ TEST_CASE("weights: names of multimodal checkpoints, old rotary tables, odd elem
   });
   CHECK(open(dir.path())->unused_tensors == std::vector<std::string>{"vision.weight"});
   edit_header(dir, [](json& header) {
-    header["model.layers.0.self_attn.q_proj.bias"] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+    header["model.layers.0.self_attn.q_proj.bias"] = {
+        {"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
   });
-  CHECK(contains(open_error(dir.path()), "tensor 'model.layers.0.self_attn.q_proj.bias' is not supported: this is "
-                                         "another variant of llama"));
+  CHECK(contains(open_error(dir.path()),
+                 "tensor 'model.layers.0.self_attn.q_proj.bias' is not supported: this is "
+                 "another variant of llama"));
   edit_header(dir, [](json& header) { header.erase("model.layers.0.self_attn.q_proj.bias"); });
   edit_header(dir, [](json& header) { header["model.layers.0.mlp.up_proj.weight"]["dtype"] = "I32"; });
   CHECK(contains(open_error(dir.path()), "int32"));

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "bench/latency.h"       // measure_latency
-#include "bench/throughput.h"    // measure_throughput
-#include "llm/output_json.h"     // json_text
+#include "bench/latency.h"     // measure_latency
+#include "bench/throughput.h"  // measure_throughput
+#include "llm/output_json.h"   // json_text
 
 namespace nano {
 
@@ -55,9 +55,9 @@ int run(const Common& c, const char* label, const Measure& measure, const Text& 
 // False: --help.
 bool parse(const Args& args, Common& c, LatencyOptions& o) {
   c.engine.enable_prefix_caching = false;  // as vLLM does: the same prompts come in every iteration
-  ArgParser parser("bench latency",
-                   std::string("Time of one batch of random prompts from arrival to the last token.\n") +
-                       kPercentileRule);
+  ArgParser parser(
+      "bench latency",
+      std::string("Time of one batch of random prompts from arrival to the last token.\n") + kPercentileRule);
   add_common_flags(parser, c, o.input_len, o.output_len, o.n);
   parser.add("batch-size", o.batch_size, "prompts a batch", 1, kMost);
   parser.add("num-iters-warmup", o.num_iters_warmup, "iterations that do not count", 0, kMost);

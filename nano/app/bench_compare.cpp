@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "app/bench.h"        // check_bench_latency
+#include "base/error.h"       // Error
+#include "base/json.h"        // parse_ordered_json
 #include "bench/compare.h"    // run_order, Measured, report
 #include "llm/output_file.h"  // check_output_file
 #include "llm/output_json.h"  // json_text
-#include "base/error.h"       // Error
-#include "base/json.h"        // parse_ordered_json
 
 namespace nano {
 

@@ -35,8 +35,8 @@ void add_load_flags(ArgParser& parser, ServeCommand& o) {
              kMost);
   parser.add("num-prompts", load.num_prompts, "requests", 1, kMost);
   parser.add("num-warmups", o.serve.num_warmups,
-             "requests before them that do not count; with none the first ones pay for page faults",
-             0, kMost);
+             "requests before them that do not count; with none the first ones pay for page faults", 0,
+             kMost);
   parser.add("dataset-name", o.dataset_name, "random token ids, from --seed", "random");
   parser.add("random-input-len", load.input_len, "tokens a prompt", 1, kMost);
   parser.add("random-output-len", load.output_len, "tokens an answer", 1, kMost);

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
-#include "llm/llm.h"             // LLM
 #include "app/prompts.h"         // read_chat_template
 #include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"           // start_llm, stats_line
 #include "app/terminal.h"        // Interrupt, LineReader
 #include "base/error.h"          // Error
+#include "llm/llm.h"             // LLM
 
 namespace nano {
 

@@ -29,7 +29,8 @@ class ArgParser {
   ~ArgParser();
 
   void heading(std::string group) { group_ = std::move(group); }  // of the options that follow
-  // --name VALUE, and for what llama.cpp has a letter, -n VALUE too. `set` is called for each time it is given, in order; it throws Error to refuse.
+  // --name VALUE, and for what llama.cpp has a letter, -n VALUE too. `set` is called for each time it is given, in
+  // order; it throws Error to refuse.
   using Setter = std::function<void(const std::string&)>;
   void option(const std::string& name, const std::string& value_name, const std::string& help, Setter set);
   // --name and its twin --no-name.
@@ -80,8 +81,8 @@ struct Failed : Error {
   const int exit_code;
 };
 
-// The commands of build/nano, one source file each (app/run.cpp …; bench.cpp and bench_compare.cpp have two). They get
-// what stands after the command's name, and return the exit code; bad usage and what cannot start is an Error.
+// The commands of build/nano, one source file each (app/run.cpp …; bench.cpp and bench_compare.cpp have two). They
+// get what stands after the command's name, and return the exit code; bad usage and what cannot start is an Error.
 int run_command(const Args& args);
 int chat_command(const Args& args);
 int info_command(const Args& args);

@@ -17,10 +17,10 @@ namespace nano {
 //   {"token_id", "token", "random": u, "range": [a, b],
 //    "steps": [{"name", "kept": tokens with p > 0, "least": the smallest p among them}],
 //    "candidates": [{"token_id", "token", "logit", "probs": [p after each step]}]}
-// The steps are the model, and those that are on: masks and penalties, temperature, top_k, min_p, top_p. Candidates are
-// the five best before and after masks and penalties, and the chosen; the best first. The token is the one for which
-// a <= u < b: Σp of the tokens with lower ids, and with its own. random and range are null if nothing was drawn.
-// A row from which nothing can be sampled: {"error"}. `text` tells a token's bytes.
+// The steps are the model, and those that are on: masks and penalties, temperature, top_k, min_p, top_p. Candidates
+// are the five best before and after masks and penalties, and the chosen; the best first. The token is the one for
+// which a <= u < b: Σp of the tokens with lower ids, and with its own. random and range are null if nothing was
+// drawn. A row from which nothing can be sampled: {"error"}. `text` tells a token's bytes.
 nlohmann::ordered_json explain(std::span<const float> logits, const SamplingParams& params,
                                const SamplerContext& context, bool sampler,
                                const std::function<std::string(int32_t)>& text);

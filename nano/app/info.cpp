@@ -6,11 +6,11 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"             // ArgParser
+#include "base/error.h"          // Error
+#include "checkpoint/weights.h"  // read_hf_config
 #include "llm/loader.h"          // open_model, make_backend, memory_report, packed_bytes
 #include "llm/output_json.h"     // filled, json_text
 #include "llm/resolve.h"         // count_parameters, most_device_memory, resolve_unplanned
-#include "base/error.h"          // Error
-#include "checkpoint/weights.h"  // read_hf_config
 
 namespace nano {
 

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "llm/output_json.h"  // filled, json_text
 #include "app/start.h"        // start_llm, close_trace
 #include "app/terminal.h"     // Interrupt, ProgressBar, read_input
 #include "base/error.h"       // Error
+#include "llm/output_json.h"  // filled, json_text
 
 namespace nano {
 
@@ -18,9 +18,9 @@ namespace {
 
 constexpr int64_t kDefaultChunk = 512;
 
-// Each chunk stands alone: token 0 is given (BOS, if the tokenizer adds one: the model has never seen a text without),
-// 1 … N-1 are predicted. llama.cpp counts only those that have at least
-// N/2 tokens before them, so that no token is judged on a short context.
+// Each chunk stands alone: token 0 is given (BOS, if the tokenizer adds one: the model has never seen a text
+// without), 1 … N-1 are predicted. llama.cpp counts only those that have at least N/2 tokens before them, so that no
+// token is judged on a short context.
 Perplexity measure(const std::vector<RequestOutput>& chunks, int64_t n) {
   Perplexity p;
   double second_nll = 0;

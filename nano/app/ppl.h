@@ -17,8 +17,8 @@ struct Perplexity {
   int64_t chunks = 0;
 };
 
-// The text is tokenised whole and cut into chunks of `ctx` tokens (a rest is dropped); each is predicted alone. BOS, if
-// the tokenizer adds it, takes the place of the first token of every chunk (llama.cpp's definition).
+// The text is tokenised whole and cut into chunks of `ctx` tokens (a rest is dropped); each is predicted alone. BOS,
+// if the tokenizer adds it, takes the place of the first token of every chunk (llama.cpp's definition).
 // progress(done, total) is called with chunks. Error: ctx out of range, or a text shorter than one chunk.
 Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
                               const std::function<void(int64_t, int64_t)>& progress = {});

@@ -7,13 +7,13 @@
 
 #include "app/cli.h"             // ArgParser
 #include "app/explain.h"         // explain_all, explain_table
-#include "llm/llm.h"             // LLM
-#include "llm/output_json.h"     // request_output_json
 #include "app/prompts.h"         // jobs_from_jsonl, render, read_chat_template
 #include "app/sampling_flags.h"  // add_sampling_flags, make_sampling_params
 #include "app/start.h"           // start_llm, close_trace, stats_line
 #include "app/terminal.h"        // Interrupt, ProgressBar, print_stderr, read_input
 #include "base/error.h"          // Error
+#include "llm/llm.h"             // LLM
+#include "llm/output_json.h"     // request_output_json
 
 namespace nano {
 

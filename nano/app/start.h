@@ -7,8 +7,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "llm/llm.h"       // LLM, RequestOutput
 #include "app/terminal.h"  // ProgressBar, Interrupt
+#include "llm/llm.h"       // LLM, RequestOutput
 
 namespace nano {
 
@@ -30,7 +30,8 @@ std::string ending_marks(const std::vector<RequestOutput>& results);
 std::string stats_line(const std::vector<RequestOutput>& results);
 
 // A file for the results of a benchmark, checked before the work; nothing is written or created then. `flag` is what
-// named it; "" for no file does nothing. Error: it cannot be written or must not be (llm/output_file.h), or is the trace.
+// named it; "" for no file does nothing. Error: it cannot be written or must not be (llm/output_file.h), or is the
+// trace.
 void check_results_file(const std::string& flag, const std::string& path, const EngineOptions& options);
 // The same where no model is known: it must be none of `others`, paths as they were given (or "").
 void check_results_file(const std::string& flag, const std::string& path,

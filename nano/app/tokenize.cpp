@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "llm/llm.h"          // load_tokenizer, check_messages, render_conversation
-#include "llm/loader.h"       // find_model
-#include "llm/output_json.h"  // json_text
 #include "app/prompts.h"      // read_chat_template
 #include "app/terminal.h"     // read_input
 #include "base/error.h"       // Error
 #include "base/json.h"        // parse_ordered_json
+#include "llm/llm.h"          // load_tokenizer, check_messages, render_conversation
+#include "llm/loader.h"       // find_model
+#include "llm/output_json.h"  // json_text
 
 namespace nano {
 

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "app/cli.h"          // ArgParser
-#include "base/format.h"      // three_digits
-#include "llm/output_json.h"  // filled, json_text
 #include "app/terminal.h"     // print_stderr, read_input
 #include "base/error.h"       // Error
+#include "base/format.h"      // three_digits
 #include "base/json.h"        // parse_json
+#include "llm/output_json.h"  // filled, json_text
 
 namespace nano {
 
@@ -64,7 +64,8 @@ void add_step(const nlohmann::json& line, Summary& s) {
                sample = seconds_of(line, "sample", 0);
   s.schedule += schedule, s.forward += forward, s.sample += sample;
   // Steps follow each other.
-  const double time = seconds_of(line, "time", step == 0 ? 0 : std::max(s.timeline.back().begin, s.end - kRounding));
+  const double time =
+      seconds_of(line, "time", step == 0 ? 0 : std::max(s.timeline.back().begin, s.end - kRounding));
   if (step == 0) s.begin = time;
   s.end = time + schedule + forward + sample;
   const int64_t used = s.num_blocks > 0 ? s.num_blocks - count_of(line, "free_blocks", s.num_blocks) : 0;

@@ -9,8 +9,8 @@
 
 #include "backend/backend.h"     // Backend
 #include "backend/ref_linear.h"  // RefLinear, ref_matmul, ref_dot
-#include "quant/activations.h"   // check_scheme
 #include "base/error.h"          // Error, NANO_CHECK
+#include "quant/activations.h"   // check_scheme
 
 namespace nano {
 

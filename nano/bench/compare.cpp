@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/stats.h"      // percentile
 #include "base/format.h"  // three_digits
+#include "bench/stats.h"  // percentile
 
 namespace nano {
 
@@ -181,7 +181,8 @@ std::vector<Rung> rungs_of(const Measured& m) {
   for (size_t i = 1; i < medians.size(); ++i) {
     const double factor = gain(m.better(), medians[i - 1], medians[i]);
     const double share = changed ? std::log(factor) / whole : std::nan("");
-    rungs.push_back({factor, std::isfinite(whole) && std::isfinite(share) ? share : std::nan(""), differ(m, i - 1, i)});
+    rungs.push_back(
+        {factor, std::isfinite(whole) && std::isfinite(share) ? share : std::nan(""), differ(m, i - 1, i)});
   }
   return rungs;
 }
@@ -206,7 +207,9 @@ std::string report(const Measured& m, const std::vector<std::string>& names, boo
       setting["share"] = rung.share;
       const bool enough = m.settings[i].size() >= kFewestRuns;
       const bool from_0 = !std::isfinite(rung.factor) || rung.factor == 0;
-      rest = rung.seen ? from_0 ? "  from or to 0" : fmt::format("{:7.2f}x", rung.factor) : enough ? "  not beyond the noise" : "";
+      rest = rung.seen ? from_0 ? "  from or to 0" : fmt::format("{:7.2f}x", rung.factor)
+             : enough ? "  not beyond the noise"
+                       : "";
       if (rung.seen && !std::isnan(rung.share)) rest += fmt::format(" {:5.0f} %", 100 * rung.share);
     }
     const auto [least, most] = std::minmax_element(m.settings[i].begin(), m.settings[i].end());

@@ -51,11 +51,11 @@ double noise_floor(const Measured& measured);
 // How many times better `to` is than `from`; where it is not known what is better, how many times more.
 double gain(Better better, double from, double to);
 // Is there a difference between these two settings? Their medians must lie further apart than the noise floor, and of
-// all pairs of a run of the one and a run of the other at least kAgree must say which is more (a rank test: an outlier
-// does not decide). Settings that are equal pass for different by chance: with 3 runs each in 4 % of comparisons, with
-// 4 in 1.4 %, with 5 in 0.5 % (simulated, normal noise). A verdict on more than two settings compares the best with the
-// worst of them, so there chance is larger: 5 runs of 5 equal settings 3 %, of 10 settings 7 %. Fewer than 3 runs
-// would do so in 20 % and more, so they show no difference at all.
+// all pairs of a run of the one and a run of the other at least kAgree must say which is more (a rank test: an
+// outlier does not decide). Settings that are equal pass for different by chance: with 3 runs each in 4 % of
+// comparisons, with 4 in 1.4 %, with 5 in 0.5 % (simulated, normal noise). A verdict on more than two settings
+// compares the best with the worst of them, so there chance is larger: 5 runs of 5 equal settings 3 %, of 10
+// settings 7 %. Fewer than 3 runs would do so in 20 % and more, so they show no difference at all.
 constexpr double kAgree = 0.9;
 constexpr size_t kFewestRuns = 3;
 bool differ(const Measured& measured, size_t one, size_t other);
@@ -70,15 +70,16 @@ std::string verdict(const Measured& measured, const std::vector<std::string>& na
 constexpr double kKneeLoss = 0.05;
 std::optional<size_t> knee(const Measured& measured);
 
-// What each rung of a ladder adds. Factors multiply, so the shares are of the logarithm of the whole gain: they add up
-// to 1, and a lever near the top does not look bigger only because there is more to multiply.
+// What each rung of a ladder adds. Factors multiply, so the shares are of the logarithm of the whole gain: they add
+// up to 1, and a lever near the top does not look bigger only because there is more to multiply.
 struct Rung {
   double factor, share;  // share is NaN where there is no difference between the first and the last
   bool seen;             // is there one between this rung and the one before?
 };
 std::vector<Rung> rungs_of(const Measured& measured);  // of the settings from the second on
 
-// All of this as a table (a rung that is not beyond the noise has no factor there) with the verdict below it, and the same as JSON.
+// All of this as a table (a rung that is not beyond the noise has no factor there) with the verdict below it, and the
+// same as JSON.
 std::string report(const Measured& measured, const std::vector<std::string>& names, bool ladder,
                    nlohmann::ordered_json& json);
 

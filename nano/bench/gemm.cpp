@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"       // Error
-#include "bench/roofline.h"   // LinearBench, linear_formats, read_gb_per_second
 #include "base/format.h"      // three_digits
+#include "bench/roofline.h"   // LinearBench, linear_formats, read_gb_per_second
 #include "llm/output_json.h"  // filled
 
 namespace nano {

@@ -1,6 +1,6 @@
-// `bench gemm`: the linear alone. One matrix in five formats and 1 … 512 rows: with one row the time is that of reading
-// the weights, so GB/s stays and fewer bits are faster (storage); with many rows it is that of multiplying, so GMAC/s
-// stays and only int8 activations are faster (arithmetic).
+// `bench gemm`: the linear alone. One matrix in five formats and 1 … 512 rows: with one row the time is that of
+// reading the weights, so GB/s stays and fewer bits are faster (storage); with many rows it is that of multiplying,
+// so GMAC/s stays and only int8 activations are faster (arithmetic).
 #pragma once
 
 #include "bench/measure.h"  // Watch

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "bench/stats.h"        // percentile
 #include "base/error.h"         // NANO_CHECK
 #include "base/rng.h"           // random_bits
 #include "base/team.h"          // team_size
+#include "bench/stats.h"        // percentile
 #include "quant/activations.h"  // scheme_of, is_int8
 
 namespace nano {

@@ -12,8 +12,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "llm/loader.h"         // LoadedEngine, make_backend
 #include "backend/observers.h"  // Profile
+#include "llm/loader.h"         // LoadedEngine, make_backend
 
 namespace nano {
 

@@ -1,5 +1,5 @@
-// The load of the benchmarks: which prompts come when. Pure, and a function of these options and the vocabulary's size
-// alone: the same seed gives the same load, whatever the engine's other flags.
+// The load of the benchmarks: which prompts come when. Pure, and a function of these options and the vocabulary's
+// size alone: the same seed gives the same load, whatever the engine's other flags.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "bench/stats.h"      // mean, percentile, IdsDigest
 #include "base/format.h"      // three_digits
+#include "bench/stats.h"      // mean, percentile, IdsDigest
 #include "llm/output_json.h"  // json_text
 
 namespace nano {

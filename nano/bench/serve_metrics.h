@@ -66,8 +66,8 @@ class StepStats {
         counted_in_step_(size_t(num_blocks)) {}
 
   void add(const StepPlan& plan, const StepResult& result);
-  // peak_kv_usage: share of all blocks. mean_kv_utilization: of the slots in the blocks that sequences hold, the share
-  // with a token that is still needed, over all steps (a finished row of a static batch needs none).
+  // peak_kv_usage: share of all blocks. mean_kv_utilization: of the slots in the blocks that sequences hold, the
+  // share with a token that is still needed, over all steps (a finished row of a static batch needs none).
   nlohmann::ordered_json report() const;
   // "" = none. It asks for a larger --max-num-batched-tokens if all of this was measured: the budget cut prompts into
   // four pieces or more (three of four pieces were cut by a full step), and the shortest step of the run, which is

@@ -71,8 +71,8 @@ struct Fields {
 
 bool is_gemma(const ModelConfig& c) { return c.architecture == "gemma3"; }
 
-// Keys of other families that change the arithmetic unless they are 0 (or false), or 1. Set to something else they are
-// refused: the answers would be wrong, and look right.
+// Keys of other families that change the arithmetic unless they are 0 (or false), or 1. Set to something else they
+// are refused: the answers would be wrong, and look right.
 constexpr const char* kOffAtZero =
     "attn_logit_softcapping final_logit_softcapping use_bidirectional_attention attention_chunk_size "
     "attention_multiplier qk_layernorm use_qk_norm clip_qkv alibi parallel_attn use_parallel_residual "

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/mapped_file.h"  // MappedFile
-#include "checkpoint/tensor.h"       // Tensor
+#include "base/mapped_file.h"   // MappedFile
+#include "checkpoint/tensor.h"  // Tensor
 
 namespace nano {
 

@@ -158,7 +158,8 @@ class HfWeights : public Weights {
 
   void note_unused() {
     for (const auto& [name, shard] : where_) {
-      const bool old_rope = name.ends_with(".rotary_emb.inv_freq");  // old exports store what the config implies
+      const bool old_rope =
+          name.ends_with(".rotary_emb.inv_freq");  // old exports store what the config implies
       if (used_.count(name) || old_rope || is_copy_of_embedding(name)) continue;
       if (is_foreign(name))
         throw Error("tensor " + shown_name(name) + " is not supported: this is another variant of " +

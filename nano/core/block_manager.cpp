@@ -1,8 +1,8 @@
-// Example: blocks of 4, a pool of 8, prefix caching on. A prompt of 10 tokens takes blocks 0, 1 and 2; after its step 0
-// and 1 are full and findable, 2 holds two tokens. A second prompt with the same first 9 tokens finds 0 and 1 (both now
-// have two owners) and takes 3 for the rest. When the first ends, its table is given back from the tail: 2, which nobody
-// can find, becomes the next block to be reused; 1 and 0 only lose an owner. When the second ends, 3 goes to the front of
-// the free list too, 1 and then 0 to its end, where a third prompt may still find them.
+// Example: blocks of 4, a pool of 8, prefix caching on. A prompt of 10 tokens takes blocks 0, 1 and 2; after its
+// step 0 and 1 are full and findable, 2 holds two tokens. A second prompt with the same first 9 tokens finds 0 and 1
+// (both now have two owners) and takes 3 for the rest. When the first ends, its table is given back from the tail:
+// 2, which nobody can find, becomes the next block to be reused; 1 and 0 only lose an owner. When the second ends, 3
+// goes to the front of the free list too, 1 and then 0 to its end, where a third prompt may still find them.
 // vLLM's counterpart: vllm/v1/core/block_pool.py (BlockPool, FreeKVCacheBlockQueue) and kv_cache_manager.py.
 #include "core/block_manager.h"
 
@@ -79,8 +79,8 @@ bool BlockManager::grow(Sequence& seq, int32_t num_tokens) {
   return true;
 }
 
-// A sibling's tokens part from ours where the answers begin, so what can be shared ends at the last block before that;
-// and our last token has to be computed here, for its logits.
+// A sibling's tokens part from ours where the answers begin, so what can be shared ends at the last block before
+// that; and our last token has to be computed here, for its logits.
 std::vector<BlockId> BlockManager::match_fork(const Sequence& parent, const Sequence& child) const {
   int32_t limit = std::min(parent.num_computed_tokens, child.num_tokens() - 1), same = 0;
   while (same < limit && parent.tokens[size_t(same)] == child.tokens[size_t(same)]) ++same;

@@ -87,8 +87,8 @@ int32_t Scheduler::budget_left(const StepPlan& plan) const {
   return config_.max_num_batched_tokens - plan.num_tokens;
 }
 
-// Without a KV cache there is nothing to take. Who wants log-probabilities of the prompt needs the logits of all of its
-// rows, so all of them have to be computed.
+// Without a KV cache there is nothing to take. Who wants log-probabilities of the prompt needs the logits of all of
+// its rows, so all of them have to be computed.
 bool Scheduler::may_share(const Sequence& seq) const {
   return config_.kv_cache && !seq.params.prompt_logprobs;
 }
@@ -120,8 +120,8 @@ void Scheduler::admit(const Shared& shared, StepPlan& plan) {
   plan.admitted.push_back({seq.id, seq.num_computed_tokens});
 }
 
-// Row p of the logits predicts token p + 1. So the last row of a sequence gives its next token, and the rows before it
-// are wanted only where they predict tokens of a prompt whose log-probabilities were asked for: rows 0 to
+// Row p of the logits predicts token p + 1. So the last row of a sequence gives its next token, and the rows before
+// it are wanted only where they predict tokens of a prompt whose log-probabilities were asked for: rows 0 to
 // num_prompt_tokens − 2, less those done before a preemption.
 void Scheduler::list(const Sequence& seq, int32_t first_pos, int32_t num_tokens, StepPlan& plan) {
   ScheduledSeq planned;

@@ -3,8 +3,8 @@
 //   node 1  parent 0 (the root)  tokens 5 6  block 3
 //   node 2  parent 1             tokens 7 8  block 0
 //
-// The prompt 5 6 7 8 1 finds both. 7 8 1 finds nothing, though a block with 7 8 exists: its K and V were computed behind
-// 5 6, and attention makes each of them depend on all that came before. That is why a node knows its parent.
+// The prompt 5 6 7 8 1 finds both. 7 8 1 finds nothing, though a block with 7 8 exists: its K and V were computed
+// behind 5 6, and attention makes each of them depend on all that came before. That is why a node knows its parent.
 // vLLM's counterpart: hash_block_tokens in vllm/v1/core/kv_cache_utils.py, and BlockPool's map from hash to block.
 #include "core/prefix_cache.h"
 

@@ -58,15 +58,15 @@ bool apply_masks_and_bias(std::span<float> logits, const SamplingParams& params,
 // vllm/v1/sample/ops/penalties.py. Repetition: Keskar et al. 2019, §4.1; there every logit is divided by the penalty,
 // which would favour a token whose logit is negative, so such a one is multiplied.
 bool apply_penalties(std::span<float> logits, const SamplingParams& params, const SamplerContext& context);
-// In place, the probabilities after temperature, min_p, top_k and top_p: 0 for tokens cut away, the sum is 1. At least
-// the best token stays. A greedy row has its 1 at the argmax. REQUIRES argmax(logits) ≥ 0.
+// In place, the probabilities after temperature, min_p, top_k and top_p: 0 for tokens cut away, the sum is 1. At
+// least the best token stays. A greedy row has its 1 at the argmax. REQUIRES argmax(logits) ≥ 0.
 // vllm/v1/sample/ops/topk_topp_sampler.py and vllm/v1/sample/logits_processor/builtin.py (min_p).
 void filter_to_probs(std::span<float> logits, const SamplingParams& params);
 // The largest logit; -1 for a row of rule 1.
 int32_t argmax(std::span<const float> logits);
 // A token in proportion to `probs` (≥ 0; they need not sum to 1), -1 if none is above 0. It uses draw number 0 of the
-// key: whoever needs other random numbers at this position takes others. (vLLM takes argmax(p / e) with e ~ Exp(1) for
-// each token: the same law from V random numbers.)
+// key: whoever needs other random numbers at this position takes others. (vLLM takes argmax(p / e) with e ~ Exp(1)
+// for each token: the same law from V random numbers.)
 int32_t draw(std::span<const float> probs, RngKey key);
 // log p of `id` first, then of the k most likely (k = -1: all) without repeating `id`, from raw logits: k or k + 1
 // entries. rank: 1 = most likely, ties ranked by id. Empty for a row of rule 1. REQUIRES 0 ≤ id < V.

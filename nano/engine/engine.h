@@ -14,8 +14,8 @@
 #include "core/block_manager.h"  // BlockManager, BlockEvent
 #include "core/scheduler.h"      // Scheduler, SchedulerConfig
 #include "core/step.h"           // StepPlan, StepResult, SampledToken
-#include "engine/trace.h"        // TraceWriter
 #include "engine/runner.h"       // Runner
+#include "engine/trace.h"        // TraceWriter
 
 namespace nano {
 
@@ -87,7 +87,7 @@ class Engine {
     size_t place;  // of its sequence in the plan
     const Sequence* seq;
     int32_t position;  // of the token
-    bool samples;  // it is to become that token
+    bool samples;      // it is to become that token
     bool of_prompt() const { return position < seq->num_prompt_tokens; }
     bool wanted() const { return samples || of_prompt(); }  // else it only fills a static batch
   };

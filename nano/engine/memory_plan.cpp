@@ -72,8 +72,8 @@ void plan_memory(MemoryPlan& plan) {
 }
 
 bool holds_one_sequence(const MemoryPlan& plan) {
-  const int64_t blocks = plan.num_gpu_blocks_override.value_or(
-      std::max<int64_t>(0, available_for_kv(plan)) / plan.block_bytes());
+  const int64_t blocks = plan.num_gpu_blocks_override.value_or(std::max<int64_t>(0, available_for_kv(plan)) /
+                                                               plan.block_bytes());
   return blocks >= plan.blocks_per_seq();
 }
 

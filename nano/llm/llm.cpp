@@ -65,7 +65,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (std::filesystem::is_directory(path)) return tokenizer_from_hf(path);
   const std::string begin = beginning(path);
   if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
-  if (std::ifstream(path) && begin != "vers") check_may_be_json(path, begin);  // else reading it says what it is
+  if (std::ifstream(path) && begin != "vers")
+    check_may_be_json(path, begin);  // else reading it says what it is
   return tokenizer_from_hf(path);
 }
 
@@ -199,8 +200,8 @@ std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
   return live->output;
 }
 
-// Whose output each is, is settled before anybody hears of one: on_update may abort any request, and give an id that is
-// free again to another. If it throws, the others' tokens are still theirs.
+// Whose output each is, is settled before anybody hears of one: on_update may abort any request, and give an id that
+// is free again to another. If it throws, the others' tokens are still theirs.
 void LLM::step(const OnUpdate& on_update) {
   const std::vector<SequenceOutput> outputs = loaded_->engine->step();
   std::vector<std::shared_ptr<Live>> whose;
@@ -284,7 +285,8 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
       while (live_.count(id));  // who calls add_request too may count like this
       try {
         if (!prompts[i].error.empty()) throw Error(prompts[i].error);
-        add_request(id, prompts[i], params[params.size() == 1 ? 0 : i], priorities.empty() ? 0 : priorities[i]);
+        add_request(id, prompts[i], params[params.size() == 1 ? 0 : i],
+                    priorities.empty() ? 0 : priorities[i]);
         mine[i] = live_.at(id);
       } catch (const Error& error) {  // one bad prompt is that prompt's failure only
         results[i].request_id = id;

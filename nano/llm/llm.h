@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "llm/loader.h"           // LoadedEngine, Progress, Observe
 #include "base/error.h"           // Error
+#include "llm/loader.h"           // LoadedEngine, Progress, Observe
 #include "text/chat_template.h"   // ChatTemplate
 #include "text/stream_decoder.h"  // StreamDecoder
 #include "text/tokenizer.h"       // Tokenizer
@@ -71,8 +71,8 @@ class LLM {
   // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its
   // RequestOutput has an error. on_update is called for every answer that a step advanced.
   // An update is about one answer: the others' deltas are empty. on_update may abort any request and add others.
-  // Once `interrupted` says so, what still runs is aborted; an aborted request keeps what it has. If a step throws, or
-  // on_update does, the requests of this call are aborted and the next call starts afresh.
+  // Once `interrupted` says so, what still runs is aborted; an aborted request keeps what it has. If a step throws,
+  // or on_update does, the requests of this call are aborted and the next call starts afresh.
   using OnUpdate = std::function<void(const RequestOutput&)>;
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
@@ -118,7 +118,8 @@ class LLM {
   std::unique_ptr<Tokenizer> tokenizer_;
   Template chat_template_, tool_template_;
   std::unique_ptr<LoadedEngine> loaded_;
-  std::map<std::string, std::shared_ptr<Live>> live_;  // who runs; generate() and step() hold theirs beyond that
+  std::map<std::string, std::shared_ptr<Live>>
+      live_;  // who runs; generate() and step() hold theirs beyond that
   double start_seconds_;
   int64_t next_request_ = 0;
 };

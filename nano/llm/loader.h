@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include "llm/resolve.h"         // Resolved
-#include "llm/options.h"         // EngineOptions
 #include "checkpoint/weights.h"  // Weights
 #include "engine/engine.h"       // Engine
+#include "llm/options.h"         // EngineOptions
+#include "llm/resolve.h"         // Resolved
 
 namespace nano {
 
@@ -41,12 +41,13 @@ std::unique_ptr<LoadedEngine> load_engine(const EngineOptions& options, int32_t 
 
 // "tiny" or "smollm2" → the file that `make` fetched or the repository ships; a path stays as it is. Error: neither.
 std::string find_model(const std::string& name);
-// The file or directory that options.model names; with --load-format dummy its config.json. Error: as above, or a GGUF
-// file that is to be a dummy.
+// The file or directory that options.model names; with --load-format dummy its config.json. Error: as above, or a
+// GGUF file that is to be a dummy.
 std::string model_path(const EngineOptions& options);
 // The backend of --device. Error: flags it can't have.
 std::unique_ptr<Backend> make_backend(const EngineOptions& options);
-// The checkpoint, as --quantization and --no-quantized-linear want it. Error: another method than --quantization says.
+// The checkpoint, as --quantization and --no-quantized-linear want it. Error: another method than --quantization
+// says.
 std::unique_ptr<Weights> open_model(const EngineOptions& options);
 // Bytes that the weights take, known before anything is packed: all that is multiplied with, and the embedding where
 // it is in no file.

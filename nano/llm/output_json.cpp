@@ -1,6 +1,5 @@
 #include "llm/output_json.h"
 
-
 #include <fmt/args.h>
 #include <fmt/format.h>
 
@@ -25,7 +24,6 @@ struct fmt::formatter<nano::Real> : fmt::formatter<double> {
     return fmt::formatter<double>::format(real.value, context);
   }
 };
-
 
 namespace nano {
 

@@ -22,7 +22,8 @@ inline nlohmann::ordered_json or_null(const std::optional<double>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 // What people read, from what programs read: {key} and {key:.2f} in `text` are replaced as fmt does it, but a real
-// number without a format has three digits. A member of an inner object is {outer_inner}; a whole number whose key speaks of bytes is said as "3.20 MB".
+// number without a format has three digits. A member of an inner object is {outer_inner}; a whole number whose key
+// speaks of bytes is said as "3.20 MB".
 std::string filled(const std::string& text, const nlohmann::ordered_json& values);
 
 }  // namespace nano

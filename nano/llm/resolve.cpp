@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
-#include "base/cgroup.h"        // cgroup_memory_limit
-#include "base/error.h"         // Error
+#include "base/cgroup.h"              // cgroup_memory_limit
+#include "base/error.h"               // Error
 #include "checkpoint/tensor_names.h"  // model_tensors
-#include "engine/runner.h"      // Runner::batch_bytes
-#include "model/kv_cache.h"     // kv_bytes_per_token
-#include "model/transformer.h"  // Transformer::activation_bytes, limits
+#include "engine/runner.h"            // Runner::batch_bytes
+#include "model/kv_cache.h"           // kv_bytes_per_token
+#include "model/transformer.h"        // Transformer::activation_bytes, limits
 
 namespace nano {
 
@@ -159,7 +159,7 @@ Resolved plan_for(int32_t max_model_len, const EngineOptions& options, const Mod
 }  // namespace
 
 Resolved resolve_unplanned(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
-                     const Backend& backend) {
+                           const Backend& backend) {
   check_utilization(options.gpu_memory_utilization);
   in_range(options.max_logprobs, -1, "--max-logprobs");
   const int32_t longest = resolve_max_model_len(options, config);

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "backend/backend.h"     // Backend, ActivationDtype
-#include "llm/options.h"         // EngineOptions
 #include "core/scheduler.h"      // SchedulerConfig
 #include "engine/memory_plan.h"  // MemoryPlan
+#include "llm/options.h"         // EngineOptions
 #include "model/model_config.h"  // ModelConfig
 
 namespace nano {
@@ -35,7 +35,7 @@ Resolved resolve(const EngineOptions& options, const ModelConfig& config, int64_
                  const Backend& backend);
 // The same whether it fits or not: all but memory.num_blocks and kv_bytes, which plan_memory() fills.
 Resolved resolve_unplanned(const EngineOptions& options, const ModelConfig& config, int64_t weight_bytes,
-                     const Backend& backend);
+                           const Backend& backend);
 
 // Error: longer than the model's context.
 int32_t resolve_max_model_len(const EngineOptions& options, const ModelConfig& config);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backend/cpu/simd.h"  // F, load, fma, …
-#include "base/error.h"    // NANO_CHECK
+#include "base/error.h"        // NANO_CHECK
 
 namespace nano {
 

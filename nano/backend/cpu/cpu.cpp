@@ -10,8 +10,8 @@
 #include "backend/cpu/attention.h"  // attention_cpu
 #include "backend/cpu/linear.h"     // linear_cpu, pack_cpu
 #include "backend/cpu/memory.h"     // Arena
-#include "backend/cpu/simd.h"           // kSimdName, store_f16
-#include "backend/cpu/tile_unit.h"      // tile_unit_ready
+#include "backend/cpu/simd.h"       // kSimdName, store_f16
+#include "backend/cpu/tile_unit.h"  // tile_unit_ready
 #include "base/error.h"             // NANO_CHECK
 #include "base/team.h"              // Team
 

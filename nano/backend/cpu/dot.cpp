@@ -11,9 +11,9 @@
 #include <numeric>
 #include <utility>
 
-#include "backend/cpu/linear.h"  // PackedPart, QuantizedRows, InputForm
-#include "backend/cpu/tile.h"    // unpack_quad, unit_scale
-#include "backend/cpu/tile_unit.h"   // kHasTileUnit, multiply_codes
+#include "backend/cpu/linear.h"     // PackedPart, QuantizedRows, InputForm
+#include "backend/cpu/tile.h"       // unpack_quad, unit_scale
+#include "backend/cpu/tile_unit.h"  // kHasTileUnit, multiply_codes
 
 namespace nano {
 

@@ -24,7 +24,7 @@
 
 #include "backend/backend.h"     // PackedLinear, Epilogue, ActivationDtype, Limits
 #include "backend/cpu/memory.h"  // Arena
-#include "backend/cpu/simd.h"        // kLanes
+#include "backend/cpu/simd.h"    // kLanes
 #include "base/team.h"           // Team
 #include "quant/activations.h"   // is_int8
 

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"        // f16_to_f32, …
 #include "base/vector_math.h"  // kRound and the scalar versions
-#include "base/dtype.h"   // f16_to_f32, …
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #define NANO_SIMD "backend/cpu/simd_avx512.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/linear.h"  // kFormats, kTile
-#include "backend/cpu/simd.h"        // F, I
+#include "backend/cpu/simd.h"    // F, I
 
 namespace nano {
 namespace {
