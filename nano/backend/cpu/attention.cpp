@@ -305,7 +305,7 @@ void attend_units(const Op& op, int64_t begin, int64_t end, const Worker& mine) 
 // Items that lie across the end of a worker's range, each once, their spans in order.
 void merge_cut_items(const Op& op, Team& team) {
   int64_t done = 0;  // units before this are merged
-  for (int32_t worker = 0; worker + 1 < team.size(); ++worker) {
+  for (int32_t worker = 0; worker + 1 < team.active(); ++worker) {
     const int64_t boundary = team.range_end(op.num_units, worker);
     if (boundary < done || boundary == 0 || boundary == op.num_units) continue;
     const Item item = item_of(op, boundary);
