@@ -1,6 +1,6 @@
 # nano: `make` builds build/nano, `make test` tests it, `make demo` lets a real model answer. No configure step.
 #
-# Flavours live side by side under build/<flavour>/: release, debug, asan, portable (plain AVX2), generic (no AVX).
+# Flavours live side by side under build/<flavour>/: release, debug, asan, tsan, fuzz, neon, tiles.
 SHELL := /bin/bash
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
@@ -9,32 +9,41 @@ endif
 .SECONDARY:
 
 CXX ?= g++
+OBJCOPY ?= objcopy
 CLANG ?= $(firstword $(shell command -v clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19 2>/dev/null) clang++)
 FLAVOUR ?= release
-ifdef PORTABLE
-FLAVOUR := portable
-endif
+FLAGS_release := -O3 -DNDEBUG
+FLAGS_debug := -O0 -g3
+FLAGS_asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS_tsan := -O1 -g1 -fsanitize=thread,undefined -fno-sanitize-recover=all
 
-ARCH := $(shell uname -m)
-NATIVE := $(if $(filter aarch64,$(ARCH)),-mcpu=native,-march=native)
-FLAGS_release := -O3 $(NATIVE) -DNDEBUG
-FLAGS_debug := -O0 -g3 $(NATIVE)
-FLAGS_asan := -O1 -g1 $(NATIVE) -fsanitize=address,undefined -fno-sanitize-recover=all
-FLAGS_tsan := -O1 -g1 $(NATIVE) -fsanitize=thread,undefined -fno-sanitize-recover=all
-FLAGS_portable := -O3 -g1 -march=x86-64-v3 -DNDEBUG
-FLAGS_generic := -O1 -g1 -DNDEBUG
+# The cpu backend, compiled once for each level of instructions; one is chosen at start (backend/cpu/isa.h, where each
+# level's features are asked for). All else runs on any processor of the family.
+ARCH := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
+BASE_x86_64 := -march=x86-64-v2
+ISAS_x86_64 := plain avx2 avxvnni avx512
+ISAS_aarch64 := plain neon
+ISA_avx2 := -mavx2 -mfma -mf16c
+ISA_avxvnni := $(ISA_avx2) -mavxvnni
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mamx-tile -mamx-int8
+ISA_neon := -march=armv8.2-a+dotprod+fp16
+ISAS := $(or $(ISAS_$(ARCH)),plain)
 
 BUILD := build/$(FLAVOUR)
 CPPFLAGS += -Inano -Itests -MMD -MP -DNANO_BUILD_DIR='"$(BUILD)"'
 # GCC 12 sees an overlap in std::string's operator+ that is not there (GCC bug 105329), and with AVX-512 its SLP
-# vectoriser turns the constant {a, a, a, a, 0, 0, 0, 0} into eight a's (seen with 12.2).
-GCC_ONLY := $(if $(findstring clang,$(CXX)),,-Wno-restrict -fno-tree-slp-vectorize)
-CXXFLAGS += -std=c++20 -g -fno-omit-frame-pointer -ffp-contract=off -Wall -Wextra -Werror $(GCC_ONLY) $(FLAGS_$(FLAVOUR))
+# vectoriser turns the constant {a, a, a, a, 0, 0, 0, 0} into eight a's (seen with 12.2). objcopy cannot make "unique"
+# symbols local.
+GCC_ONLY := $(if $(findstring clang,$(CXX)),,-Wno-restrict -fno-tree-slp-vectorize -fno-gnu-unique)
+CXXFLAGS += -std=c++20 -g -fno-omit-frame-pointer -ffp-contract=off -Wall -Wextra -Werror $(GCC_ONLY) \
+  $(BASE_$(ARCH)) $(FLAGS_$(FLAVOUR))
 LDFLAGS += $(filter -fsanitize=%,$(FLAGS_$(FLAVOUR)))
 LDLIBS += -ledit -lfmt -lpcre2-8 -lutf8proc -lpthread
 
-SOURCES := $(sort $(wildcard nano/*/*.cpp nano/*/*/*.cpp))
-OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o)
+ISA_SOURCES := $(addprefix nano/backend/cpu/,attention.cpp cpu.cpp dot.cpp fma.cpp linear.cpp pack.cpp)
+ISA_OBJECTS := $(ISAS:%=$(BUILD)/isa/%.o)
+SOURCES := $(filter-out $(ISA_SOURCES),$(sort $(wildcard nano/*/*.cpp nano/*/*/*.cpp)))
+OBJECTS := $(SOURCES:%.cpp=$(BUILD)/obj/%.o) $(ISA_OBJECTS)
 TESTS := $(sort $(wildcard tests/*.cpp))
 MODEL_TESTS := $(sort $(wildcard tests/models/*.cpp))
 
@@ -45,10 +54,9 @@ $(BUILD)/obj/tests/test_ops%.o: CXXFLAGS += -O1
 endif
 # What a check of every pointer costs in unrolled kernels is 3 times their speed and minutes of compiling: they have
 # the full set of checks in their own tests (make tsan).
-build/asan/obj/nano/backend/cpu/%.o: CXXFLAGS += -O2 -fno-sanitize=undefined -fsanitize=signed-integer-overflow,shift
+build/asan/isa/%.o: CXXFLAGS += -O2 -fno-sanitize=undefined -fsanitize=signed-integer-overflow,shift
 build/asan/obj/nano/app/%.o: CXXFLAGS += -O0
 
-# build/nano is what was made last of the flavours to use: release, or portable with PORTABLE=1.
 .PHONY: all
 all: build/nano
 
@@ -65,6 +73,17 @@ COMMAND := $(BUILD)/command
 $(BUILD)/obj/%.o: %.cpp $(COMMAND)
 	@mkdir -p $(@D)
 	$(call quiet,CXX )$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
+
+# All objects of a level in one, of which others see only make_backend (why: backend/cpu/isa.h).
+define ISA
+$(BUILD)/isa/$(1)/%.o: nano/backend/cpu/%.cpp $(COMMAND)
+	@mkdir -p $$(@D)
+	$$(call quiet,CXX )$$(CXX) $$(CPPFLAGS) $$(CXXFLAGS) $$(ISA_$(1)) -DNANO_ISA=$(1) -c $$< -o $$@
+$(BUILD)/isa/$(1).o: $(ISA_SOURCES:nano/backend/cpu/%.cpp=$(BUILD)/isa/$(1)/%.o)
+	$$(call quiet,LINK)$$(CXX) -r -nostdlib -Wl,--force-group-allocation $$^ -o $$@
+	@$(OBJCOPY) --wildcard --keep-global-symbol='_ZN4nano*12make_backend*' $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA,$(isa))))
 
 $(BUILD)/nano: $(BUILD)/obj/nano/main.o $(OBJECTS)
 	$(call quiet,LINK)$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -90,31 +109,31 @@ demo: deps
 	@.ci/demo
 
 # The last line of each is "N passed, N failed".
-.PHONY: test test-flavour test-models asan debug portable
+.PHONY: test test-flavour test-models test-isas asan debug
 test: deps
 	@$(MAKE) --no-print-directory test-flavour
 test-flavour: $(BUILD)/tests $(BUILD)/nano
 	NANO_BINARY=$(BUILD)/nano $(BUILD)/tests
 test-models: $(BUILD)/model_tests $(BUILD)/nano
 	NANO_BINARY=$(BUILD)/nano $(BUILD)/model_tests
+test-isas: $(BUILD)/tests $(BUILD)/nano
+	@.ci/test_isas $(BUILD) $(ISAS) amx
 asan: fuzz-deps
 	@$(MAKE) --no-print-directory FLAVOUR=asan CXX=$(CLANG) test-flavour
 debug:
 	@$(MAKE) --no-print-directory FLAVOUR=debug build/debug/nano
 
 # Kernels and the thread team alone: on NEON (cross-compiled and emulated; on an ARM machine `make test` runs them),
-# under ThreadSanitizer, with a model of AMX's tile unit, and in a flavour (make test-kernels FLAVOUR=generic).
-KERNEL_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard nano/backend/*.cpp nano/backend/cpu/*.cpp nano/quant/*.cpp) \
+# under ThreadSanitizer, and with a model of AMX's tile unit.
+KERNEL_OBJECTS := $(ISA_OBJECTS) $(patsubst %.cpp,$(BUILD)/obj/%.o,$(filter nano/backend/% nano/quant/%,$(SOURCES)) \
   nano/base/error.cpp nano/base/rng.cpp nano/base/team.cpp $(wildcard tests/test_ops*.cpp) tests/test_main.cpp \
   $(if $(filter tsan,$(FLAVOUR)),tests/test_team.cpp))
-FLAGS_neon := -O1 -g1 -march=armv8.2-a+dotprod+fp16 -static
-FLAGS_tiles := -O1 -g1 $(NATIVE) -DNANO_TILE_MODEL
-.PHONY: neon tsan tiles test-kernels
-test-kernels: $(BUILD)/kernel_tests
-	$<
+FLAGS_neon := -O1 -g1 -static
+FLAGS_tiles := -O1 -g1 -DNANO_TILE_MODEL
+.PHONY: neon tsan tiles
 neon:
 	@.ci/deps neon
-	@$(MAKE) --no-print-directory FLAVOUR=neon CXX=aarch64-linux-gnu-g++ build/neon/kernel_tests
+	@$(MAKE) --no-print-directory FLAVOUR=neon CXX=aarch64-linux-gnu-g++ OBJCOPY=aarch64-linux-gnu-objcopy build/neon/kernel_tests
 	qemu-aarch64 -cpu max build/neon/kernel_tests
 tsan: fuzz-deps
 	@$(MAKE) --no-print-directory FLAVOUR=tsan CXX=$(CLANG) build/tsan/kernel_tests
@@ -138,11 +157,11 @@ printers: debug
 # that the fuzzer sees its branches; the rest comes from the sanitizer build.
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/*.cpp))
-FLAGS_fuzz := -O1 -g1 $(NATIVE) -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+FLAGS_fuzz := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
 PARSERS := $(filter nano/base/% nano/text/% nano/checkpoint/% nano/engine/trace.cpp nano/app/prompts.cpp \
   nano/app/trace_summary.cpp,$(SOURCES))
-SANITIZED := $(patsubst %.cpp,build/asan/obj/%.o,$(filter-out $(PARSERS),$(SOURCES)))
+SANITIZED := $(patsubst %.cpp,build/asan/obj/%.o,$(filter-out $(PARSERS),$(SOURCES))) $(ISAS:%=build/asan/isa/%.o)
 .PHONY: sanitized
 sanitized: $(SANITIZED)
 fuzz: fuzz-deps

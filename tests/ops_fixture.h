@@ -205,9 +205,18 @@ inline int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
 // Numbers of workers that must give the same bits. With 8 most ranges are a single panel or span, or empty.
 constexpr int32_t kWorkers[] = {1, 2, 3, 5, 8};
 
+// A test case that begins with NANO_EACH_ISA runs once for each level of instructions that the machine has.
+inline std::string test_isa = "auto";
+#define NANO_EACH_ISA                                                        \
+  nano_test::test_isa = GENERATE(Catch::Generators::from_range(cpu_isas())); \
+  CAPTURE(nano_test::test_isa)
+
 // Has just so many workers, however few cores there are: else a test compares one worker with itself.
+inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t workers) {
+  return make_cpu_backend(activations, workers, /*exact_threads=*/true, test_isa);
+}
 inline std::unique_ptr<Backend> cpu_backend(ActivationDtype activations, int32_t workers, Limits limits) {
-  auto backend = make_cpu_backend(activations, workers, /*exact_threads=*/true);
+  auto backend = cpu_backend(activations, workers);
   REQUIRE(backend->describe().find("cpu: " + std::to_string(workers) + " thread") == 0);
   backend->reserve(limits);
   return backend;

@@ -22,6 +22,17 @@ struct Ran {
   std::string out, err;
 };
 
+// $NANO_TEST_ISA: a level of instructions for all commands that compute (make test-isas).
+inline void add_isa(std::vector<std::string>& args) {
+  const char* isa = std::getenv("NANO_TEST_ISA");
+  const bool computes =
+      !args.empty() && (args[0] == "run" || args[0] == "chat" || args[0] == "bench" || args[0] == "ppl");
+  if (isa && computes && std::find(args.begin(), args.end(), "--help") == args.end()) {
+    const size_t words = args[0] == "bench" && args.size() > 1 ? 2 : 1;
+    args.insert(args.begin() + int64_t(words), std::string("--cpu-isa=") + isa);
+  }
+}
+
 // $NANO_BINARY, else build/nano.
 inline std::string nano_binary() {
   const char* path = std::getenv("NANO_BINARY");
@@ -54,6 +65,10 @@ inline Ran run_nano(const std::vector<std::string>& args, const std::string& inp
   const std::string in = temporary_file(input), out = temporary_file(""), err = temporary_file("");
   std::vector<std::string> command = {nano_binary()};
   command.insert(command.end(), args.begin(), args.end());
+  std::vector<std::string> rest(command.begin() + 1, command.end());
+  add_isa(rest);
+  command.resize(1);
+  command.insert(command.end(), rest.begin(), rest.end());
   std::vector<char*> argv;
   for (std::string& arg : command) argv.push_back(arg.data());
   argv.push_back(nullptr);

@@ -1,7 +1,7 @@
 // The small ops on cpu against ref, and the functions they are made of against double.
 #include <algorithm>
 
-#include "base/vector_math.h"
+#include "base/exp.h"
 #include "base/error.h"
 #include "catch.h"
 #include "ops_fixture.h"
@@ -15,7 +15,7 @@ constexpr double kEps = 1.2e-7;
 
 struct Both {
   std::unique_ptr<Backend> ref = make_ref_backend(ActivationDtype::float32);
-  std::unique_ptr<Backend> cpu = make_cpu_backend(ActivationDtype::float32, 3, /*exact_threads=*/true);
+  std::unique_ptr<Backend> cpu = cpu_backend(ActivationDtype::float32, 3);
 };
 
 // Largest |a − b| / (|b| + size); NaN if there is one.
@@ -41,6 +41,7 @@ double ulps(float got, double exact) {
 }  // namespace
 
 TEST_CASE("exp, silu and gelu against double over the whole range") {
+  NANO_EACH_ISA;
   double exp_error = 0, silu_error = 0, gelu_error = 0;
   for (double x = -87; x < 88.7; x += 0.00123) {
     const float f = float(x);
@@ -65,6 +66,7 @@ TEST_CASE("exp, silu and gelu against double over the whole range") {
 }
 
 TEST_CASE("rmsnorm equals ref, with and without adding, at odd sizes") {
+  NANO_EACH_ISA;
   Both b;
   for (int32_t C : {1, 15, 33, 576}) {
     for (int32_t M : {1, 3, 8}) {
@@ -87,6 +89,7 @@ TEST_CASE("rmsnorm equals ref, with and without adding, at odd sizes") {
 }
 
 TEST_CASE("embed decodes rows of every format, scaled") {
+  NANO_EACH_ISA;
   Both b;
   for (const FormatCase& f : all_formats()) {
     const int64_t C = f.block == 1 ? 33 : f.block;
@@ -104,6 +107,7 @@ TEST_CASE("embed decodes rows of every format, scaled") {
 }
 
 TEST_CASE("rope_table, rope_kv_write with and without qk-norm, gather_rows") {
+  NANO_EACH_ISA;
   Both b;
   for (int32_t D : {8, 64, 80}) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -151,6 +155,7 @@ TEST_CASE("rope_table, rope_kv_write with and without qk-norm, gather_rows") {
 }
 
 TEST_CASE("padding tokens (slot -1) leave the cache alone") {
+  NANO_EACH_ISA;
   Both b;
   std::vector<float> qkv = Random(1).normals(3 * 8), cs(8, 1.0f), cache(16, 5.0f);
   KvLayer kv{cache.data(), cache.data() + 8, DType::f32, 1, 1, 1};
@@ -160,7 +165,8 @@ TEST_CASE("padding tokens (slot -1) leave the cache alone") {
 }
 
 TEST_CASE("memory: zeroed, aligned, counted exactly; scratch is what was announced") {
-  auto cpu = make_cpu_backend(ActivationDtype::int8, 2);
+  NANO_EACH_ISA;
+  auto cpu = cpu_backend(ActivationDtype::int8, 2);
   for (int64_t bytes : {int64_t(1), int64_t(100), int64_t(80) << 20}) {
     const int64_t before = cpu->allocated(Memory::kv_cache);
     auto* p = static_cast<uint8_t*>(cpu->allocate(bytes, Memory::kv_cache));
@@ -177,7 +183,8 @@ TEST_CASE("memory: zeroed, aligned, counted exactly; scratch is what was announc
 }
 
 TEST_CASE("describe names threads, instruction set and activations; host work runs once each") {
-  auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+  NANO_EACH_ISA;
+  auto cpu = cpu_backend(ActivationDtype::int8, 1);
   CHECK(cpu->describe().find("cpu: 1 thread, ") == 0);
   CHECK(cpu->describe().find(", int8 activations") != std::string::npos);
   CHECK(std::string(cpu->name()) == "cpu");

@@ -101,6 +101,7 @@ constexpr double kBound = 4 * 1.2e-7 * 32;  // 4 · eps · √1024
 }  // namespace
 
 TEST_CASE("attention equals ref: heads, head sizes, windows, cache types, prefill and decode together") {
+  NANO_EACH_ISA;
   const std::vector<Case> cases = {
       {4, 2, 32, 0, DType::f32, 16, 1},    {9, 3, 64, 0, DType::f16, 16, 2},
       {4, 4, 8, 0, DType::f32, 4, 3},      {6, 1, 80, 100, DType::bf16, 8, 4},
@@ -122,6 +123,7 @@ TEST_CASE("attention equals ref: heads, head sizes, windows, cache types, prefil
 }
 
 TEST_CASE("attention has the same bits for every block size and one contiguous block") {
+  NANO_EACH_ISA;
   for (int32_t window : {0, 70}) {
     std::vector<float> first;
     for (int32_t B : {1, 4, 16, 64, 600}) {
@@ -137,6 +139,7 @@ TEST_CASE("attention has the same bits for every block size and one contiguous b
 }
 
 TEST_CASE("attention has the same bits alone and among neighbours, whatever the number of workers") {
+  NANO_EACH_ISA;
   Case c;
   c.dtype = DType::f16;
   Problem alone(c, {900}, {7}), crowd(c, {3, 900, 260, 515}, {1, 7, 2, 3});
@@ -155,6 +158,7 @@ TEST_CASE("attention has the same bits alone and among neighbours, whatever the 
 }
 
 TEST_CASE("attention has the same bits in chunks and whole") {
+  NANO_EACH_ISA;
   Case c;
   for (int32_t window : {0, 200}) {
     c.window = window;
@@ -175,6 +179,7 @@ TEST_CASE("attention has the same bits in chunks and whole") {
 }
 
 TEST_CASE("stale slots may hold anything: NaN or zero give the same bits") {
+  NANO_EACH_ISA;
   Case c;
   Problem nan(c, {300, 10}, {0, 1}, true), zero(c, {300, 10}, {0, 1}, false);
   const std::vector<float> a = nan.run(*cpu_for(nan, 3), {20, 10}), b = zero.run(*cpu_for(zero, 3), {20, 10});
@@ -183,6 +188,7 @@ TEST_CASE("stale slots may hold anything: NaN or zero give the same bits") {
 }
 
 TEST_CASE("many workers share long sequences without changing a bit") {
+  NANO_EACH_ISA;
   struct Shared {
     int32_t H, KVH, window;
     std::vector<int32_t> lengths, rows;
@@ -211,6 +217,7 @@ TEST_CASE("many workers share long sequences without changing a bit") {
 }
 
 TEST_CASE("scores of hundreds do not overflow, whichever span has the largest") {
+  NANO_EACH_ISA;
   Case c;
   for (int32_t big : {5, 300}) {  // in the first span, in the second
     Problem p(c, {700}, {4});

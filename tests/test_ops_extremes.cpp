@@ -40,6 +40,7 @@ QuantLinear denormal_matrix(const Field* field, DType dtype, bool zero) {
 }  // namespace
 
 TEST_CASE("denormal weights, scales and inputs count as zero, for every M and worker") {
+  NANO_EACH_ISA;
   const int64_t K = 96;
   const int32_t kRows = 67;
   // Products of 1e20 with a denormal are large: a thread that does not flush shows.
@@ -70,6 +71,7 @@ TEST_CASE("denormal weights, scales and inputs count as zero, for every M and wo
 }
 
 TEST_CASE("the largest codes times the largest inputs: no sum overflows") {
+  NANO_EACH_ISA;
   auto ref = make_ref_backend(ActivationDtype::float32),
        cpu = cpu_backend(ActivationDtype::float32, 1, limits(256));
   std::vector<QuantLinear> matrices;
@@ -102,6 +104,7 @@ TEST_CASE("the largest codes times the largest inputs: no sum overflows") {
 }
 
 TEST_CASE("NaN and infinity among int8 inputs show in their own row alone") {
+  NANO_EACH_ISA;
   struct Bad {
     std::vector<std::pair<int64_t, float>> at;  // inputs of the row; many of one tile, in both of its halves
     bool nan;

@@ -34,6 +34,7 @@ std::vector<int64_t> inputs_for(const FormatCase& f) {
 }  // namespace
 
 TEST_CASE("linear equals ref within rounding: all formats, activations and odd sizes") {
+  NANO_EACH_ISA;
   uint32_t seed = 1;
   for (const FormatCase& f : all_formats()) {
     for (ActivationDtype activations : kActivations) {
@@ -60,6 +61,7 @@ TEST_CASE("linear equals ref within rounding: all formats, activations and odd s
 }
 
 TEST_CASE("a row's result has the same bits for every M, position, neighbour and number of workers") {
+  NANO_EACH_ISA;
   constexpr int32_t kRows = 70;
   uint32_t seed = 100;
   for (const FormatCase& f : all_formats()) {
@@ -92,6 +94,7 @@ TEST_CASE("a row's result has the same bits for every M, position, neighbour and
 }
 
 TEST_CASE("parts of different formats and biases") {
+  NANO_EACH_ISA;
   const int64_t K = 256;
   for (ActivationDtype activations : kActivations)
     for (int32_t M : kBatches) {
@@ -111,6 +114,7 @@ TEST_CASE("parts of different formats and biases") {
 }
 
 TEST_CASE("epilogues, also of a pair with integer products in one half and float products in the other") {
+  NANO_EACH_ISA;
   const int64_t K = 256;
   QuantLinear q4 = random_matrix(format_of(Source::q4_k), 40, K, 1),
               q8 = random_matrix(format_of(Source::q8_0), 40, K, 4),
@@ -139,8 +143,9 @@ TEST_CASE("epilogues, also of a pair with integer products in one half and float
 }
 
 TEST_CASE("weights packed for a large linear grow by at most a tenth, and are counted exactly") {
+  NANO_EACH_ISA;
   for (const FormatCase& f : all_formats()) {
-    auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+    auto cpu = cpu_backend(ActivationDtype::int8, 1);
     QuantLinear w = random_matrix(f, 64, 768, 5);
     CAPTURE(source_name(w));
     const PackedLinear* packed = cpu->pack(std::vector<const QuantLinear*>{&w});
@@ -151,6 +156,7 @@ TEST_CASE("weights packed for a large linear grow by at most a tenth, and are co
 }
 
 TEST_CASE("rows of the file in another order (interleaved RoPE) are packed in the order of the matrix") {
+  NANO_EACH_ISA;
   for (const FormatCase& f : all_formats()) {
     QuantLinear w = random_matrix(f, 48, 256, 6);
     w.rope_interleaved_dim = 16;
@@ -163,6 +169,7 @@ TEST_CASE("rows of the file in another order (interleaved RoPE) are packed in th
 }
 
 TEST_CASE("int8 activations: extremes, zero rows, tiny values, and NaN shows") {
+  NANO_EACH_ISA;
   const int64_t K = 64;
   QuantLinear w = random_matrix(format_of(Source::q4_1), 16, K, 9);
   auto ref = make_ref_backend(ActivationDtype::int8), cpu = cpu_backend(ActivationDtype::int8, 1, limits(K));

@@ -39,6 +39,7 @@ std::vector<float> seen_rows(const QuantLinear& w, const std::vector<float>& x, 
 }  // namespace
 
 TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutations × activations") {
+  NANO_EACH_ISA;
   constexpr int32_t M = 5;
   uint32_t seed = 0;
   int64_t cases = 0, wrong = 0, unseen_faults = 0;
@@ -87,6 +88,7 @@ TEST_CASE("linear equals ref: codes × groups × scales × offsets × permutatio
 }
 
 TEST_CASE("scales that lie apart, when a panel is unpacked for many rows") {
+  NANO_EACH_ISA;
   const int64_t K = 100, N = 17;
   uint32_t seed = 30000;
   for (ActivationDtype flag : {ActivationDtype::float32, ActivationDtype::int8}) {
@@ -111,6 +113,7 @@ TEST_CASE("scales that lie apart, when a panel is unpacked for many rows") {
 }
 
 TEST_CASE("a row of a synthetic matrix has the same bits for every M and number of workers") {
+  NANO_EACH_ISA;
   constexpr int32_t kRows = 70;
   const int64_t K = 100, N = 33;
   std::vector<std::unique_ptr<Backend>> cpus;
@@ -141,6 +144,7 @@ TEST_CASE("a row of a synthetic matrix has the same bits for every M and number 
 }
 
 TEST_CASE("q, k and v may have formats, permutations and roundings of their own") {
+  NANO_EACH_ISA;
   const int64_t K = 96;
   const int32_t M = 70;  // more than one chunk of rows
   Random random(9);
@@ -171,10 +175,11 @@ TEST_CASE("q, k and v may have formats, permutations and roundings of their own"
 }
 
 TEST_CASE("synthetic weights are packed at their own width") {
+  NANO_EACH_ISA;
   Random random(3);
   for (const Field& field : kFields)
     for (int64_t group : {32, 128, 1536}) {
-      auto cpu = make_cpu_backend(ActivationDtype::int8, 1);
+      auto cpu = cpu_backend(ActivationDtype::int8, 1);
       const QuantLinear w = synthetic(field, 64, 1536, group, DType::f16, 1, random);
       const PackedLinear* packed = cpu->pack(std::vector<const QuantLinear*>{&w});
       const double own = 64.0 * (1536.0 * field.bits / 8 +
@@ -187,6 +192,7 @@ TEST_CASE("synthetic weights are packed at their own width") {
 }
 
 TEST_CASE("descriptions that contradict themselves are refused by name") {
+  NANO_EACH_ISA;
   Random random(4);
   const QuantLinear good = synthetic(kInt4, 16, 64, 32, DType::f16, 1, random);
   auto message = [&](auto change) -> std::string {
@@ -200,7 +206,7 @@ TEST_CASE("descriptions that contradict themselves are refused by name") {
         says = e.what();
       }
     };
-    pack(make_cpu_backend(ActivationDtype::int8, 1), cpu_says);
+    pack(cpu_backend(ActivationDtype::int8, 1), cpu_says);
     pack(make_ref_backend(ActivationDtype::int8), ref_says);
     CHECK(cpu_says == ref_says);
     return cpu_says;

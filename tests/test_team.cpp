@@ -78,6 +78,33 @@ TEST_CASE("each covers [0, n) once, in contiguous ranges, whatever n and the num
   }
 }
 
+TEST_CASE("members that sit out get nothing, the others all of it, and whoever comes back works again") {
+  for (int32_t size : kSizes) {
+    Team team(size, /*exact=*/true);
+    uint32_t random = 1;
+    for (int turn = 0; turn < 300; ++turn) {
+      random = random * 1664525 + 1013904223;
+      const int32_t active = 1 + int32_t(random >> 16) % size;
+      team.set_active(active);
+      CAPTURE(size, turn, active);
+      std::vector<int> done(101), workers(size_t(size), 0);
+      auto step = [&] {
+        for (int phase = 0; phase < int(random >> 8) % 3; ++phase)
+          team.each(101, [&](int64_t begin, int64_t end, int32_t worker) {
+            ++workers[size_t(worker)];
+            for (int64_t i = begin; i < end; ++i) ++done[size_t(i)];
+          });
+      };
+      team.run({[](void* f) { (*static_cast<decltype(step)*>(f))(); }, &step});
+      const int phases = int(random >> 8) % 3;
+      REQUIRE(team.active() == active);
+      REQUIRE(done == std::vector<int>(101, phases));
+      for (int32_t worker = 0; worker < size; ++worker)
+        REQUIRE(workers[size_t(worker)] == (worker < active ? phases : 0));
+    }
+  }
+}
+
 TEST_CASE("phases see each other's writes: many short phases in a step") {
   auto count = [](Team& team, int phases) {
     std::vector<int64_t> values(64, 1), sums(64, 0);

@@ -140,7 +140,9 @@ class Backend {
 std::unique_ptr<Backend> make_ref_backend(ActivationDtype activations);
 // threads: at most so many, 0 = what is there. exact_threads: just so many, 1 or more, though cores
 // are fewer (for tests).
+// isa: a level of instructions (backend/cpu/isa.h), auto = the best that is here. Error: unknown, or not here.
 std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads,
-                                          bool exact_threads = false);
+                                          bool exact_threads = false, const std::string& isa = "auto");
+std::vector<std::string> cpu_isas();  // the levels that this machine has, the best one last
 
 }  // namespace nano

@@ -1,9 +1,10 @@
 #include "base/team.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <set>
 #include <system_error>
@@ -46,20 +47,26 @@ class FlushDenormals {
   const uint64_t before_ = fp_control();
 };
 
-// Pins the calling thread; not being allowed to is no error, only slower.
-void pin(int32_t cpu) {
+// Pins a thread to these; not being allowed to is no error, only slower.
+void pin(pthread_t thread, const int32_t* cpus, size_t count) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(size_t(cpu), &set);
-  sched_setaffinity(0, sizeof set, &set);
+  for (size_t i = 0; i < count; ++i) CPU_SET(size_t(cpus[i]), &set);
+  pthread_setaffinity_np(thread, sizeof set, &set);
+}
+
+// How often another program took the core from the calling thread.
+int64_t times_preempted() {
+  rusage use;
+  return getrusage(RUSAGE_THREAD, &use) == 0 ? int64_t(use.ru_nivcsw) : 0;
 }
 
 // Pins the caller while it is worker 0 and gives it back as it was.
 class PinnedHere {
  public:
-  explicit PinnedHere(const std::vector<int32_t>& cpus)
-      : pinned_(!cpus.empty() && sched_getaffinity(0, sizeof before_, &before_) == 0) {
-    if (pinned_) pin(cpus[0]);
+  PinnedHere(const std::vector<int32_t>& cpus, bool wanted)
+      : pinned_(wanted && sched_getaffinity(0, sizeof before_, &before_) == 0) {
+    if (pinned_) pin(pthread_self(), &cpus[0], 1);
   }
   ~PinnedHere() {
     if (pinned_) sched_setaffinity(0, sizeof before_, &before_);
@@ -110,6 +117,7 @@ Team::Team(int32_t threads, bool exact) : Team() {  // from here on the destruct
   if (size > 1 && !exact) cpus_ = allowed_cpus();  // a single thread goes where the scheduler likes
   try {
     for (int32_t worker = 1; worker < size; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+    set_active(size);
   } catch (const std::system_error& error) {
     throw Error(std::string("cannot start a thread: ") + error.what(), "--threads",
                 "a process limit? try fewer");
@@ -117,34 +125,75 @@ Team::Team(int32_t threads, bool exact) : Team() {  // from here on the destruct
 }
 
 Team::~Team() {
-  Task last;
-  last.stop = true;
-  start(last);
+  set_active(size());
+  start({}, size());
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Team::run(Call fn) {
-  PinnedHere pinned(cpus_);
+  if (!cpus_.empty()) adapt();
+  PinnedHere pinned(cpus_, !cpus_.empty() && active_ == size());
   FlushDenormals flush;
-  if (!threads_.empty()) start({});  // nothing to do, but the workers wake up while fn begins
+  if (active_ > 1)
+    start({0, nullptr, nullptr, active_}, active_);  // nothing to do, but the workers wake up while fn begins
   fn.fn(fn.self);
+}
+
+// Who is left out sleeps, and the others go where the system finds room for them.
+void Team::set_active(int32_t active) {
+  wait_for_workers();
+  const int32_t members = std::max<int32_t>(active_, active);
+  joined_at_ = phase_;
+  active_ = active;  // who then hears that it is out looks at this next
+  active_.notify_all();
+  start({0, nullptr, nullptr, active}, members);
+  wait_for_workers();  // nobody misses the next change
+  for (size_t i = 0; i < threads_.size() && !cpus_.empty(); ++i) {
+    if (active == size())
+      pin(threads_[i].native_handle(), &cpus_[i + 1], 1);
+    else
+      pin(threads_[i].native_handle(), cpus_.data(), cpus_.size());
+  }
+}
+
+// An idle machine takes a core away for a moment a few times a second; a neighbour that computes, a hundred times.
+void Team::adapt() {
+  using namespace std::chrono_literals;
+  constexpr auto kBetweenLooks = 50ms;
+  constexpr int64_t kCrowded = 2;  // preemptions from one look to the next
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  const bool idle_before = now > next_look_ + kBetweenLooks * 10;  // says nothing
+  const int64_t taken = preemptions_.load() + times_preempted(), news = taken - preemptions_seen_;
+  preemptions_seen_ = taken;
+  next_look_ = now + kBetweenLooks;
+  if (idle_before) return;
+  if (news > kCrowded && active_ > 1) {
+    patience_ = std::clamp<Clock::duration>(patience_ * 2, 250ms, 4s);
+    next_trial_ = now + patience_;
+    set_active(active_ - 1);
+  } else if (active_ < size() && now > next_trial_) {
+    set_active(active_ + 1);
+  } else if (active_ == size() && news <= kCrowded) {
+    patience_ = 0ms;
+  }
 }
 
 void Team::phase(const Task& task) {
   if (task.n <= 0) return;
   NANO_CHECK(pending_.load() == 0 || task_.n == 0, "a phase inside a phase");
   FlushDenormals flush;
-  if (task.n == 1 || threads_.empty()) return task.call(task.body, 0, task.n, 0);
-  start(task);
+  if (task.n == 1 || active_ == 1) return task.call(task.body, 0, task.n, 0);
+  start(task, active_);
   do_range(0);
   wait_for_workers();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Team::start(const Task& task) {
+void Team::start(const Task& task, int32_t members) {
   wait_for_workers();
   task_ = task;
-  pending_.store(int32_t(threads_.size()));
+  pending_.store(members - 1);
   phase_.fetch_add(1);
   phase_.notify_all();
 }
@@ -154,11 +203,21 @@ void Team::wait_for_workers() {
 }
 
 void Team::work(int32_t worker) {
-  if (!cpus_.empty()) pin(cpus_[size_t(worker)]);
   FlushDenormals flush;
+  int64_t preemptions = 0;
+  int32_t members = 0;  // nobody's turn yet
   for (uint32_t done = 0;; ++done) {
+    if (worker >= members) {
+      for (int32_t active; (active = active_) <= worker;) active_.wait(active);
+      done = joined_at_;
+    }
     wait_for_change(phase_, done);
-    if (task_.stop) return;
+    members = task_.members;
+    if (members == 0) return;
+    if (task_.n == 0) {  // a step begins
+      const int64_t so_far = times_preempted();
+      preemptions_ += so_far - std::exchange(preemptions, so_far);
+    }
     do_range(worker);
     if (pending_.fetch_sub(1) == 1) pending_.notify_one();
   }

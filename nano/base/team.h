@@ -8,10 +8,15 @@
 // All workers, and the caller inside run and each, treat denormal floats as zero: a weight full of denormals is
 // else a hundred times slower, and rows must not depend on which thread computed them.
 // OpenMP would do, but its spinning cannot be set from code and ThreadSanitizer does not understand it.
-// It does not balance: ranges are fixed, so that which worker does what never depends on time.
+//
+// A phase ends when its last range does, so one member whose core another program wants holds all of them up: two busy
+// neighbours on two cores make a team of two four times slower, and one thread alone only twice. So a team that is
+// preempted again and again does with a member less, and tries to have it back now and then. Which worker does what
+// depends on that alone; no result may depend on which worker did what.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -42,13 +47,16 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int32_t size() const { return int32_t(threads_.size()) + 1; }
+  int32_t active() const { return active_.load(); }  // how many share the work of this run()
 
-  // What each(n, …) gives to a worker: [begin, end).
-  int64_t range_begin(int64_t n, int32_t worker) const { return n * worker / size(); }
+  // What each(n, …) gives to a worker < active(): [begin, end).
+  int64_t range_begin(int64_t n, int32_t worker) const { return n * worker / active(); }
   int64_t range_end(int64_t n, int32_t worker) const { return range_begin(n, worker + 1); }
 
   // REQUIRES: not inside run() or each(). An exception of fn passes through.
   void run(Call fn);
+  // 1 … size() members from now on; the others sleep. run() itself does this. REQUIRES: as run().
+  void set_active(int32_t active);
 
   // body(begin, end, worker) on each worker with a non-empty range; n = 1 stays on the caller. The first exception
   // is thrown again here, after all have finished. REQUIRES: not inside a body.
@@ -58,7 +66,7 @@ class Team {
     auto call = [](const void* b, int64_t begin, int64_t end, int32_t worker) {
       (*static_cast<B*>(const_cast<void*>(b)))(begin, end, worker);
     };
-    phase({n, call, &body});
+    phase({n, call, &body, active_});
   }
 
  private:
@@ -67,10 +75,12 @@ class Team {
     int64_t n = 0;
     void (*call)(const void* body, int64_t begin, int64_t end, int32_t worker) = nullptr;
     const void* body = nullptr;
-    bool stop = false;
+    int32_t members = 0;  // who is not below it sits out until it is raised; 0 = everybody leaves for good
   };
+  using Clock = std::chrono::steady_clock;
+  void adapt();
   void phase(const Task& task);
-  void start(const Task& task);  // for all workers, once they have done the last one
+  void start(const Task& task, int32_t members);  // for so many, once they have done the last one
   void wait_for_workers();
   void do_range(int32_t worker);  // its part of task_
   void work(int32_t worker);      // a worker's thread
@@ -81,6 +91,12 @@ class Team {
   alignas(64) Task task_;
   std::atomic<uint32_t> phase_{0};               // + 1 with each task
   alignas(64) std::atomic<int32_t> pending_{0};  // workers not yet done with it
+  std::atomic<int32_t> active_{1};
+  uint32_t joined_at_ = 0;  // the phase before the first of those who come in when active_ is raised
+  std::atomic<int64_t> preemptions_{0};  // of all members so far
+  int64_t preemptions_seen_ = 0;
+  Clock::time_point next_look_, next_trial_;
+  Clock::duration patience_{};  // until the next trial of one more
   std::mutex error_mutex_;
   std::exception_ptr error_;
 };

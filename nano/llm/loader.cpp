@@ -113,7 +113,8 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   const DeviceChoice choice = choose_device(options);
   if (options.threads < 0 || options.threads > 4096) throw Error("must be from 0 to 4096", "--threads");
   if (choice.device == "ref") return make_ref_backend(choice.activations);
-  return make_cpu_backend(choice.activations, int32_t(options.threads));
+  return make_cpu_backend(choice.activations, int32_t(options.threads), /*exact_threads=*/false,
+                          options.cpu_isa);
 }
 
 std::string find_model(const std::string& name) {

@@ -31,6 +31,9 @@ const Flag kFlags[] = {
      "longest prompt + output; default: the model's context; -1 = what the memory allows"},
     {"seed", &O::seed, kModel, "sampler", "of requests that bring none"},
     {"threads", &O::threads, kModel, "", "0 = the cores that this process may use"},
+    {"cpu-isa", &O::cpu_isa, kModel, "",
+     "instructions that the cpu backend may use; auto = the best that this machine has",
+     "auto|plain|avx2|avxvnni|avx512|amx|neon"},
 
     {"gpu-memory-utilization", &O::gpu_memory_utilization, kMemory, "block manager",
      "share of the device's memory for weights, scratch and KV cache"},

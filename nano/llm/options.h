@@ -24,6 +24,7 @@ struct EngineOptions {
   std::optional<int64_t> max_model_len;   // -1 = as long as the memory allows
   int64_t seed = 0;
   int64_t threads = 0;  // 0 = cores within affinity and quota
+  std::string cpu_isa = "auto";
   // Memory.
   double gpu_memory_utilization = 0.92;
   std::optional<int64_t> device_memory;

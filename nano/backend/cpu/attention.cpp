@@ -9,7 +9,7 @@
 #include "backend/cpu/simd.h"  // F, load, fma, …
 #include "base/error.h"        // NANO_CHECK
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -250,12 +250,12 @@ void merge(State& total, const State& span, int64_t Q, int64_t Dp) {
   for (int64_t i = 0; i < Q; ++i) {
     if (span.sum[i] == 0) continue;  // this query saw nothing of the span
     const float most = std::max(total.max[i], span.max[i]);
-    const float keep = exp_approx(total.max[i] - most), take = exp_approx(span.max[i] - most);
+    const F keep = math::exp_of(set(total.max[i] - most)), take = math::exp_of(set(span.max[i] - most));
     total.max[i] = most;
-    total.sum[i] = total.sum[i] * keep + span.sum[i] * take;
+    total.sum[i] = total.sum[i] * keep.v[0] + span.sum[i] * take.v[0];
     for (int64_t d = i * Dp; d < (i + 1) * Dp; d += kLanes) {
-      F kept = load(total.acc + d) * set(keep);
-      store(total.acc + d, kept + load(span.acc + d) * set(take));
+      F kept = load(total.acc + d) * keep;
+      store(total.acc + d, kept + load(span.acc + d) * take);
     }
   }
 }
@@ -305,7 +305,7 @@ void attend_units(const Op& op, int64_t begin, int64_t end, const Worker& mine) 
 // Items that lie across the end of a worker's range, each once, their spans in order.
 void merge_cut_items(const Op& op, Team& team) {
   int64_t done = 0;  // units before this are merged
-  for (int32_t worker = 0; worker + 1 < team.size(); ++worker) {
+  for (int32_t worker = 0; worker + 1 < team.active(); ++worker) {
     const int64_t boundary = team.range_end(op.num_units, worker);
     if (boundary < done || boundary == 0 || boundary == op.num_units) continue;
     const Item item = item_of(op, boundary);
@@ -387,4 +387,4 @@ void attention_cpu(float* out, const float* qkv, const KvLayer& kv, const Batch&
   team.each(1, [&](int64_t, int64_t, int32_t) { merge_cut_items(op, team); });
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -13,7 +13,7 @@
 #include "backend/cpu/memory.h"  // Arena
 #include "base/team.h"           // Team
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 struct AttentionTile {  // rows row0 … row0+rows−1 of x, all of one sequence
   int32_t sequence = 0, row0 = 0, rows = 0;
@@ -35,4 +35,4 @@ AttentionScratch attention_scratch(const Limits& limits, uint8_t* memory);
 void attention_cpu(float* out, const float* qkv, const KvLayer& kv, const Batch& batch,
                    const AttentionShape& shape, const AttentionScratch& scratch, Team& team);
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -1,5 +1,5 @@
 // The cpu backend: a thread team, an arena, and the ops. The two that take the time are in linear.cpp and
-// attention.cpp; the rest is here.
+// attention.cpp; the rest is here. All of it is compiled once for each level of instructions (isa.h).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,14 +8,15 @@
 
 #include "backend/backend.h"        // Backend
 #include "backend/cpu/attention.h"  // attention_cpu
+#include "backend/cpu/isa.h"        // make_backend
 #include "backend/cpu/linear.h"     // linear_cpu, pack_cpu
 #include "backend/cpu/memory.h"     // Arena
 #include "backend/cpu/simd.h"       // kSimdName, store_f16
-#include "backend/cpu/tile_unit.h"  // tile_unit_ready
+#include "backend/cpu/tile_unit.h"  // kTileModel
 #include "base/error.h"             // NANO_CHECK
 #include "base/team.h"              // Team
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -53,13 +54,13 @@ void store_row(void* cache, DType dtype, int64_t at, const float* x, int64_t n) 
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(ActivationDtype activations, int32_t threads, bool exact_threads)
-      : activations_(activations), team_(threads, exact_threads) {}
+  CpuBackend(ActivationDtype activations, int32_t threads, bool exact_threads, bool tiles)
+      : activations_(activations), tiles_(tiles || kTileModel), team_(threads, exact_threads) {}
 
   const char* name() const override { return "cpu"; }
   std::string describe() const override {
     return "cpu: " + std::to_string(team_.size()) + (team_.size() == 1 ? " thread, " : " threads, ") +
-           kSimdName + (tile_unit_ready() ? ", AMX" : "") +
+           kSimdName + (tiles_ ? ", AMX" : "") +
            (activations_ == ActivationDtype::int8 ? ", int8" : ", float32") + " activations";
   }
 
@@ -93,7 +94,7 @@ class CpuBackend final : public Backend {
   }
   void reserve(const Limits& limits) override {
     auto* memory = static_cast<uint8_t*>(allocate(scratch_bytes(limits), Memory::scratch));
-    linear_scratch_ = linear_scratch(limits, team_.size(), memory);
+    linear_scratch_ = linear_scratch(limits, team_.size(), memory, tiles_);
     attention_scratch_ = attention_scratch(limits, memory + linear_scratch_bytes(limits, team_.size()));
   }
 
@@ -170,6 +171,7 @@ class CpuBackend final : public Backend {
   }
 
   const ActivationDtype activations_;
+  const bool tiles_;
   Team team_;
   Arena arena_;
   std::vector<std::unique_ptr<CpuLinear>> linears_;
@@ -180,8 +182,9 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(ActivationDtype activations, int32_t threads, bool exact_threads) {
-  return std::make_unique<CpuBackend>(activations, threads, exact_threads);
+std::unique_ptr<Backend> make_backend(ActivationDtype activations, int32_t threads, bool exact_threads,
+                                      bool tiles) {
+  return std::make_unique<CpuBackend>(activations, threads, exact_threads, tiles);
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -15,7 +15,7 @@
 #include "backend/cpu/tile.h"       // unpack_quad, unit_scale
 #include "backend/cpu/tile_unit.h"  // kHasTileUnit, multiply_codes
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -169,6 +169,7 @@ void dot_tiles(float* acc, Panel panel, const QuantizedRows& x, int64_t rows, in
   constexpr int kUnit = Panel::f.unit, kUnits = Panel::kUnits;
   const int64_t tiles = num_tiles(K);
   std::fill_n(acc, rows * kLanes, 0.0f);
+  set_up_tiles();
   for (int64_t g = 0; g < tiles; ++g) {
     panel.enter_tile(g, 0);
     for (int u = 0; u < kUnits; ++u) {
@@ -196,7 +197,7 @@ using Block = void (*)(float*, const PackedPart&, const uint8_t*, const Quantize
 struct Ways {
   std::array<Block, kBlockRows> blocks;  // by rows − 1
   void (*unpack)(const UnpackedPanel&, const PackedPart&, const uint8_t*, int64_t);
-  void (*many)(float*, const UnpackedPanel&, const QuantizedRows&, int64_t, int64_t);
+  void (*many)(float*, const UnpackedPanel&, const QuantizedRows&, int64_t, int64_t, bool);
 };
 template <int FORMAT, int ROWS>
 void packed_block(float* acc, const PackedPart& part, const uint8_t* w, const QuantizedRows& x, int64_t m,
@@ -205,10 +206,11 @@ void packed_block(float* acc, const PackedPart& part, const uint8_t* w, const Qu
 }
 // acc [rows][L], whole blocks of kBlockRows.
 template <PanelFormat FORMAT>
-void many_rows(float* acc, const UnpackedPanel& panel, const QuantizedRows& x, int64_t rows, int64_t K) {
+void many_rows(float* acc, const UnpackedPanel& panel, const QuantizedRows& x, int64_t rows, int64_t K,
+               bool tiles) {
   const UnpackedReader<FORMAT> reader{panel};
   if constexpr (kHasTileUnit)
-    if (rows >= kTilesPay && tile_unit_ready()) return dot_tiles(acc, reader, x, rows, K);
+    if (tiles && rows >= kTilesPay) return dot_tiles(acc, reader, x, rows, K);
   for (int64_t m = 0; m < rows; m += kBlockRows) dot_block<kBlockRows>(acc + m * kLanes, reader, x, m, K, 0);
 }
 template <int FORMAT, int... I>
@@ -310,7 +312,8 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
 
 int64_t unpacked_bytes(int64_t K) { return num_tiles(K) * (kTile * kLanes + 2 * 2 * kLanes * 4); }
 
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare) {
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare,
+               bool tiles) {
   const uint8_t* w = ref.part->panel_data + ref.panel * ref.part->panel_bytes;
   const Ways& ways = kWays[size_t(ref.part->format)];
   int64_t m = 0;
@@ -318,7 +321,7 @@ void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_
     const UnpackedPanel panel(spare, K);
     ways.unpack(panel, *ref.part, w, K);
     m = rows / kBlockRows * kBlockRows;
-    ways.many(ref.acc, panel, x, m, K);
+    ways.many(ref.acc, panel, x, m, K, tiles);
   }
   int64_t prefetch = m > 0 ? 0 : kPrefetch;  // later blocks find the panel in the cache
   for (int64_t R; m < rows; m += R, prefetch = 0) {
@@ -327,4 +330,4 @@ void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_
   }
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

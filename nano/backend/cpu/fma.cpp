@@ -12,7 +12,7 @@
 #include "backend/cpu/linear.h"  // PackedPart, PanelRef
 #include "backend/cpu/tile.h"    // unpack_quad, unit_scale
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -227,4 +227,4 @@ void fma_panels(const PanelRef* refs, int count, float* weights, const float* x,
   }
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -6,7 +6,7 @@
 
 #include "base/error.h"  // NANO_CHECK
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -111,12 +111,14 @@ int64_t linear_scratch_bytes(const Limits& limits, int32_t workers) {
   return total;
 }
 
-LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory) {
-  return lay_out(limits, workers, [&](int64_t bytes) {
+LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory, bool tiles) {
+  LinearScratch s = lay_out(limits, workers, [&](int64_t bytes) {
     uint8_t* p = memory;
     memory += Arena::rounded(bytes);
     return p;
   });
+  s.tiles = tiles;
+  return s;
 }
 
 // Rows begin … end−1 of a chunk of `rows` rows at x, in the form that a part asks for.
@@ -151,7 +153,7 @@ static void do_jobs(float* out, const float* x, int64_t rows, const Jobs& jobs, 
       const Jobs::Place at = jobs.place(job + i / halves, int(i % halves));
       const PanelRef ref{at.part, at.panel, mine.acc + i * WorkerScratch::kAcc};
       if (is_int8(jobs.w.forms[size_t(at.part->form)].scheme)) {
-        dot_panel(ref, scratch.forms[at.part->form].int8, rows, K, mine.unpacked);
+        dot_panel(ref, scratch.forms[at.part->form].int8, rows, K, mine.unpacked, scratch.tiles);
         continue;
       }
       if (at.part->form != form) run_floats();
@@ -188,4 +190,4 @@ void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilo
   }
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -28,7 +28,7 @@
 #include "base/team.h"           // Team
 #include "quant/activations.h"   // is_int8
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 enum class Scales : uint8_t { in_tile, two_level, apart };
 
@@ -158,9 +158,10 @@ struct LinearScratch {
   float* worker = nullptr;      // per worker: accumulators and decoded weights
   uint8_t* unpacked = nullptr;  // per worker: a panel
   int64_t max_K = 0;
+  bool tiles = false;  // the machine has the tile unit, and is to use it
 };
 int64_t linear_scratch_bytes(const Limits& limits, int32_t workers);
-LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory);
+LinearScratch linear_scratch(const Limits& limits, int32_t workers, uint8_t* memory, bool tiles);
 
 // Backend::linear: out [M, N] (gate and up: [M, N/2]) from x [M, K]. They must not overlap; `add` reads out as well.
 void linear_cpu(float* out, const float* x, int32_t M, const CpuLinear& w, Epilogue epilogue,
@@ -182,8 +183,9 @@ void quantize_rows(const QuantizedRows& out, const float* x, int64_t begin, int6
                    int64_t K, const InputForm& form);
 // spare: unpacked_bytes(K) at a multiple of 64.
 int64_t unpacked_bytes(int64_t K);
-void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare);
+void dot_panel(const PanelRef& ref, const QuantizedRows& x, int64_t rows, int64_t K, uint8_t* spare,
+               bool tiles);
 // fma.cpp. 1 … kPanelsAtOnce refs that all read x [rows, K]; weights: room for kPanelsAtOnce · kChunkK · L floats.
 void fma_panels(const PanelRef* refs, int count, float* weights, const float* x, int64_t rows, int64_t K);
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

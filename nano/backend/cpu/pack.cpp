@@ -6,7 +6,7 @@
 #include "backend/cpu/linear.h"  // PackedPart, CpuLinear, kFormats
 #include "base/error.h"          // Error, NANO_CHECK
 
-namespace nano {
+namespace nano::NANO_ISA {
 
 namespace {
 
@@ -261,4 +261,4 @@ void pack_cpu(CpuLinear& out, std::span<const QuantLinear* const> parts, Activat
   }
 }
 
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -4,13 +4,12 @@
 //
 // F is kLanes floats, I is kLanes int32. In a linear one lane is one output row. All paths round alike; the integer
 // dots are exact, so that every path computes the same function (sums over lanes have a tree of their own).
-// Everything is in an anonymous namespace: object files built for different machines must not share these.
 #pragma once
 
 #include <cstdint>
 
-#include "base/dtype.h"        // f16_to_f32, …
-#include "base/vector_math.h"  // kRound and the scalar versions
+#include "base/dtype.h"  // f16_to_f32, …
+#include "base/exp.h"    // math::kRound, exp_of
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #define NANO_SIMD "backend/cpu/simd_avx512.h"
@@ -32,7 +31,7 @@
 #define NANO_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 constexpr int kLanes = NANO_LANES;
@@ -96,7 +95,7 @@ inline I round_to_i(F a) {
 }  // |a| < 2^22
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA
 
 // fma, min, max, load_u8, load_i8, load_u16, store_i8, load_f16, store_f16, nibble_to_float, dot, sum_lanes, max_lane,
 // add_lanes:
@@ -111,7 +110,7 @@ inline I round_to_i(F a) {
 //   max_lane, add_lanes   the largest lane, the sum of all lanes
 #include NANO_SIMD
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 // Σ of the products of codes of BITS bits and int8 activations of one unit, on from `sum`: add(w, x) adds four of each
@@ -136,4 +135,4 @@ inline F scale_by_power(F x, F t) {
 }
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 #if defined(__AVXVNNI__)
@@ -96,4 +96,4 @@ inline F sum_lanes(const F (&v)[kLanes]) {
 }
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

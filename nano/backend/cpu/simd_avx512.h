@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 constexpr const char* kSimdName = "AVX-512 VNNI";
@@ -79,4 +79,4 @@ inline F sum_lanes(const F (&v)[kLanes]) {
 }
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

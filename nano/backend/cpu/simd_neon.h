@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 constexpr const char* kSimdName = "NEON dot product";
@@ -59,4 +59,4 @@ inline F sum_lanes(const F (&v)[kLanes]) {
 }
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -1,7 +1,7 @@
 // Every other machine: 4 lanes, loops where the vector types do not help. What the operations mean: simd.h.
 #pragma once
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 constexpr const char* kSimdName = "plain C++";
@@ -59,4 +59,4 @@ inline F sum_lanes(const F (&v)[kLanes]) {
 }
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

@@ -4,7 +4,7 @@
 #include "backend/cpu/linear.h"  // kFormats, kTile
 #include "backend/cpu/simd.h"    // F, I
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 // Bytes ahead. Hardware prefetch alone leaves 40 % of the bandwidth unused.
@@ -93,4 +93,4 @@ struct ApartScales {
 };
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA

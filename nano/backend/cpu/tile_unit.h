@@ -2,9 +2,9 @@
 //
 //   C [kTileRows][L] int32 = A [kTileRows][UNIT] int8 · B [UNIT/4][L] quads of codes 0 … 255
 //
-// load_codes<UNIT>(b) comes first, on the same thread, and b [UNIT/4][L] quads stays as it is until the next one; then
-// multiply_codes<UNIT> for each block of rows. Each thread keeps its configuration for its life (no TILERELEASE between
-// linears: the price is 8 KB more to save when the thread is switched).
+// set_up_tiles() and load_codes<UNIT>(b) come first, on the same thread, and b [UNIT/4][L] quads stays as it is until
+// the next one; then multiply_codes<UNIT> for each block of rows. Each thread keeps its configuration for its life (no
+// TILERELEASE between linears: the price is 8 KB more to save when the thread is switched).
 // Intel SDM vol. 1, ch. 18. With NANO_TILE_MODEL plain loops stand in for it, so that dot.cpp's way of using it is
 // tested on machines without it (make tiles). Such products are exact: the bits are those of the vector instructions.
 #pragma once
@@ -12,28 +12,22 @@
 #include "backend/cpu/simd.h"  // kLanes
 
 #if defined(__AMX_INT8__) && NANO_LANES == 16
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <immintrin.h>
 #endif
 
-namespace nano {
+namespace nano::NANO_ISA {
 namespace {
 
 #if defined(__AMX_INT8__) && NANO_LANES == 16
-constexpr bool kHasTileUnit = true;
+constexpr bool kHasTileUnit = true, kTileModel = false;
 constexpr int kTileRows = 8;
 
 // GCC 12's intrinsics do not tell the compiler which memory they read.
 inline void memory_is_written() { asm volatile("" ::: "memory"); }
 
-// Register 0 is C; 1 and 2 are A and B of units of 32, 3 and 4 of units of 16. False if the system refuses.
-inline bool tile_unit_ready() {
-  static const bool allowed = [] {
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  thread_local const bool ready = [] {
-    if (!allowed) return false;
+// Once a thread. Register 0 is C; 1 and 2 are A and B of units of 32, 3 and 4 of units of 16.
+inline void set_up_tiles() {
+  [[maybe_unused]] thread_local const bool done = [] {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 32, 64, 16, 64};
@@ -43,7 +37,6 @@ inline bool tile_unit_ready() {
     _tile_loadconfig(&config);
     return true;
   }();
-  return ready;
 }
 
 template <int UNIT>
@@ -68,11 +61,11 @@ inline void multiply_codes(int32_t* c, const int8_t* a) {
 }
 
 #elif defined(NANO_TILE_MODEL)
-constexpr bool kHasTileUnit = true;
+constexpr bool kHasTileUnit = true, kTileModel = true;
 constexpr int kTileRows = kRegisters >= 32 ? 8 : 4;
 thread_local const uint8_t* codes_in_tile = nullptr;
 
-inline bool tile_unit_ready() { return true; }
+inline void set_up_tiles() {}
 template <int UNIT>
 inline void load_codes(const uint8_t* b) {
   codes_in_tile = b;
@@ -88,9 +81,9 @@ inline void multiply_codes(int32_t* c, const int8_t* a) {
 }
 
 #else
-constexpr bool kHasTileUnit = false;
+constexpr bool kHasTileUnit = false, kTileModel = false;
 constexpr int kTileRows = 1;
-inline bool tile_unit_ready() { return false; }
+inline void set_up_tiles() {}
 template <int UNIT>
 inline void load_codes(const uint8_t*) {}
 template <int UNIT>
@@ -98,4 +91,4 @@ inline void multiply_codes(int32_t*, const int8_t*) {}
 #endif
 
 }  // namespace
-}  // namespace nano
+}  // namespace nano::NANO_ISA
