@@ -239,6 +239,7 @@ TEST_CASE("strftime_now is the local time") {
   CHECK(year >= "2024");
   CHECK(render("[{{ strftime_now('') }}]") == "[]");
   CHECK(render("{{ strftime_now('%d %b %Y') | length }}") == "11");
+  CHECK(has(says("{{ strftime_now('%Y' * 100) }}"), "line 1: unsupported: a date of more than 255 bytes"));
 }
 
 TEST_CASE("broken UTF-8 in the messages passes through") {

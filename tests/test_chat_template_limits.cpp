@@ -139,6 +139,10 @@ TEST_CASE("hostile templates end soon, with an Error") {
                  "{% macro g(n) %}{% for i in r %}{{ n }}{% endfor %}{% endmacro %}{{ f(1) }}",
                  many),
             "steps"));
+  Json keys;
+  for (int i = 0; i < 4000; ++i) keys[std::to_string(i)] = 0;
+  CHECK(has(says("{% for i in range(20) %}{% set x = a | from_json %}{% endfor %}", {{"a", keys.dump()}}),
+            "steps"));
   std::string params = "p0", arguments = "p0=0";
   for (int i = 1; i < 1500; ++i) {
     params += ", p" + std::to_string(i);
