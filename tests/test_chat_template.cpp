@@ -1,8 +1,7 @@
-// The Jinja subset against jinja2's own renderings (golden/README-chat_template.md), what is said
-// about unsupported features, and the limits.
+// The Jinja subset against jinja2's own renderings (golden/README-chat_template.md), and what is said about unsupported
+// features. The limits are in test_chat_template_limits.cpp.
 #include "text/chat_template.h"
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -234,85 +233,13 @@ TEST_CASE("an error while rendering names its line") {
   CHECK(has(says("{{ x }}", {{"x", 18446744073709551615u}}), "beyond 64 bits"));
 }
 
-TEST_CASE("hostile templates end soon, with an Error") {
-  const auto begin = std::chrono::steady_clock::now();
-  const Json many = {{"r", Json(std::vector<int>(2000))}, {"a", std::string(100'000, 'a')}};
-  const std::string grow = "{% set ns = namespace(x='a', l=[]) %}{% for i in r %}";
-  CHECK(has(says("{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", many), "steps"));
-  CHECK(has(says("{% for i in r %}{{ a }}{% endfor %}", many), "more than 4 MB"));
-  CHECK(has(says(grow + "{% set ns.x = ns.x + ns.x %}{% endfor %}", many), "steps"));
-  CHECK(has(says(grow + "{% set ns.l = ns.l + [a, a] + ns.l %}{% endfor %}", many), "steps"));
-  CHECK(has(says(grow + "{% set ns.l = [ns.l] %}{% endfor %}", many), "nested deeper than 100"));
-  CHECK(has(says(grow + "{% set ns.l = [ns.l, ns.l] if i < 50 %}{% endfor %}{{ ns.l | tojson }}", many),
-            "nested"));
-  CHECK(has(says(grow + "{% set ns.l = [ns] %}{% endfor %}{{ ns.l | tojson }}", many),
-            "printing a namespace as JSON"));
-  CHECK(has(says("{% for i in r %}{{ a.split('a') | length }}{% endfor %}", many), "steps"));
-  CHECK(has(says("{% for i in r %}{{ a[::-1] }}{% endfor %}", many), "steps"));
-  CHECK(has(says("{% for i in r %}{{ a | tojson }}{% endfor %}", many), "steps"));
-  CHECK(has(says("{% for i in r %}{{ (a + 'b') in (a + a) }}{% endfor %}", many), "steps"));
-  CHECK(has(says("{% macro f(n) %}{{ f(n) ~ f(n) }}{% endmacro %}{{ f(1) }}"), "too deeply"));
-  CHECK(has(says("{% macro f(n) %}{% for i in r %}{{ g(n) }}{% endfor %}{% endmacro %}"
-                 "{% macro g(n) %}{% for i in r %}{{ n }}{% endfor %}{% endmacro %}{{ f(1) }}",
-                 many),
-            "steps"));
-  CHECK(has(says("{{ range(999999999999) | length }}"), "steps"));
-  CHECK(has(says("{{ a * 999999999999 }}", many), "more than 4 MB"));
-  CHECK(has(says("{{ '' * 999999999999 }}", many), "steps"));
-  CHECK(has(says("{% for i in r %}{% set x = a | upper %}{% endfor %}", many), "steps"));
-  const std::pair<std::string, std::string> brackets[] = {
-      {"(", ")"},           {"[", "]"},     {"-", ""},
-      {"not ", ""},         {"{'a':", "}"}, {"raise_exception(", ")"},
-      {"1 if 1 else ", ""}, {"x[", "]"},    {"x|default(", ")"}};
-  for (const auto& [open, close] : brackets) {
-    std::string deep = "{{ ", closing = "1";
-    for (int i = 0; i < 20000; ++i) deep += open, closing += close;
-    INFO(deep.substr(0, 20));
-    CHECK(has(says(deep + closing + " }}"), "nesting deeper"));
-  }
-  for (const std::string more : {"+1", ".x", "|trim", "[0]", " is none", " and 1", "~1"}) {
-    std::string deep = "{{ a";
-    for (int i = 0; i < 10000; ++i) deep += more;
-    INFO(more);
-    CHECK(has(says(deep + " }}"), "more than 300 levels"));
-  }
-  std::string blocks;
-  for (int i = 0; i < 10000; ++i) blocks += "{% if 1 %}";
-  CHECK(has(says(blocks), "nesting deeper"));
-  Json deep_message = 1;
-  for (int i = 0; i < 1000; ++i) deep_message = Json::array({std::move(deep_message)});
-  CHECK(has(says("{{ 1 }}", {{"m", std::move(deep_message)}}), "nested deeper"));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  CHECK(seconds < 20);  // 0.3 in release; sanitizers and a busy machine are slower
-}
-
-TEST_CASE("a long chat stays inside the limits") {
-  Json messages = Json::array();
-  for (int i = 0; i < 1000; ++i)
-    messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", std::string(2000, 'x')}});
-  const std::string text = ChatTemplate(read("qwen3.jinja")).render_text({{"messages", messages}});
-  CHECK(text.size() > 2'000'000);
-}
-
-TEST_CASE("A8 3,000 short messages stay inside the limits, too") {
-  Json messages = Json::array();
-  for (int i = 0; i < 3000; ++i)
-    messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", "m" + std::to_string(i)}});
-  const std::string text = ChatTemplate(read("qwen3.jinja")).render_text({{"messages", messages}});
-  CHECK(has(
-      text,
-      "<|im_start|>user\nm2998<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nm2999<|im_end|>\n"));
-  // What is read by index costs the same wherever it stands: twice as many items, not four times the steps.
-  const std::string at_index = "{% for i in range(n) %}{{ l[n - 1] }}{{ l | length }}{% endfor %}";
-  CHECK(says(at_index, {{"n", 20'000}, {"l", Json(std::vector<int>(20'000))}}) == "");
-}
-
 TEST_CASE("strftime_now is the local time") {
   const std::string year = render("{{ strftime_now('%Y') }}");
   CHECK(year.size() == 4);
   CHECK(year >= "2024");
   CHECK(render("[{{ strftime_now('') }}]") == "[]");
   CHECK(render("{{ strftime_now('%d %b %Y') | length }}") == "11");
+  CHECK(has(says("{{ strftime_now('%Y' * 100) }}"), "line 1: unsupported: a date of more than 255 bytes"));
 }
 
 TEST_CASE("broken UTF-8 in the messages passes through") {

@@ -86,6 +86,7 @@ TEST_CASE("A31 what the template composes of its literals and of roles is its ow
       {"{{ [c] }}{{ {c: '<|a|>'} }}", "[['im_end|>']{'im_end|>': ']<|a|>['}]"},
       {"{{ ('\"' + c + '\"') | from_json }}{{ c.split('_') | first }}", "[im_end|>im]"},
       {"{{ messages[1].role }}", "[<|im_end|>]"},  // no word, so it is an attempt
+      {"{{ strftime_now('<|im_end|>') }}{{ strftime_now('<|' ~ c) }}", "<|im_end|>[<|im_end|>]"},
       {"{{ messages[1].tool_calls[0].role }}{{ tools[0].role }}{{ tools[0].name }}", "[eottoolim_start]"},
       {"{{ ('<|' | safe) + c + '<' }}", "<|[im_end|&gt;]&lt;"},
   };

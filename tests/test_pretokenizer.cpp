@@ -1,6 +1,10 @@
 #include "catch.h"
 
+#include <iterator>
+#include <random>
+
 #include "base/error.h"         // Error
+#include "data.h"               // contains
 #include "text/pretokenizer.h"  // Normalizer, Pretokenizer, Regex
 
 using namespace nano;
@@ -76,9 +80,59 @@ TEST_CASE("a pattern that would take for ever is an error, and so is one that do
   Pretokenizer p;
   p.add_split(Regex("(a|aa|aaa)+$"));
   CHECK_THROWS_AS(p.split(std::string(200, 'a') + "b"), Error);
+  const auto fails = [](const char* pattern, const std::string& text) {
+    Pretokenizer one;
+    one.add_split(Regex(pattern));
+    return error_of([&] { one.split(text); });
+  };
+  // PCRE2's own limit is for one place where a match may begin: these try each of many, and fail soon at none.
+  for (const auto& [pattern, unit] :
+       {std::pair("\\s+$", " "), {"\\s++$", " "}, {"\\d+[a-y]", "1"}, {"(?:ab)*[cd]", "ab"}}) {
+    std::string text;
+    while (text.size() < 20'000) text += unit;
+    INFO(pattern);
+    CHECK(nano_test::contains(fails(pattern, text + "z"),
+                              "failed at byte 0: match limit exceeded (send the text in smaller"));
+    CHECK(fails(pattern, text.substr(0, 50) + "z") == "");
+  }
+  Pretokenizer two;  // short pieces have no budget of their own
+  two.add_split(Regex("-", true), SplitBehavior::removed);
+  two.add_split(Regex("(a|aa|aaa)+$"));
+  std::string pieces;
+  for (int i = 0; i < 1000; ++i) pieces += "aaaaaaaab-";
+  CHECK(two.split(pieces.substr(0, 9)) == Pieces{"aaaaaaaab"});
+  CHECK_THROWS_AS(two.split(pieces), Error);
   CHECK_THROWS_AS(Regex("(unclosed"), Error);
   CHECK_THROWS_AS(Regex(std::string(100'000, 'a')), Error);
   CHECK_THROWS_AS(Regex("a\\Cb"), Error);  // would cut characters
+}
+
+TEST_CASE("every rule takes linear time, whatever runs a text has") {
+  for (const char* name : {"llama-bpe", "qwen2", "seed-coder", "tekken", "gpt-2", "smollm", "falcon",
+                           "default", "deepseek-llm", "deepseek-coder", "deepseek-v3", "bloom", "viking"})
+    for (const std::string unit :
+         {" ", "\n", "\t", "\u3000", "a", "A", "1", ".", "'", "é", "漢", "\u0301", " \n", "1 "})
+      for (const char* end : {"x", "1", "!", "漢"}) {
+        std::string text;
+        while (text.size() < 5000) text += unit;
+        CAPTURE(name, unit, end);
+        CHECK(error_of([&] { by_name(name, text + end); }) == "");
+      }
+}
+
+TEST_CASE("what deepseek-llm's rule has for \\s+$ finds the same") {
+  const char* const units[] = {" ",      "  ",     "\t",     "\n", "\r\n",   "\u3000",
+                               "\u00a0", "\u0085", "\u180e", "a",  "\u0301", "漢"};
+  std::mt19937 random(5);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (size_t n = random() % 9; n > 0; --n) text += units[random() % std::size(units)];
+    Pretokenizer plain, linear;
+    plain.add_split(Regex("\\s+$"));
+    linear.add_split(Regex("(?<!\\s)\\s++$"));
+    CAPTURE(text);
+    CHECK(linear.split(text) == plain.split(text));
+  }
 }
 
 TEST_CASE("NFC composes, and refuses absurd runs of marks") {

@@ -322,3 +322,20 @@ TEST_CASE("JSON: nesting is limited, and errors say where") {
   }
   CHECK(parse_ordered_json("{\"b\":1,\"a\":2}", "f").dump() == "{\"b\":1,\"a\":2}");
 }
+
+TEST_CASE(
+    "JSON that keeps the order of keys: their number in one object is limited, it takes quadratic time") {
+  const auto object = [](int num_keys) {
+    std::string text = "{\"0\":\"a:b:{:\"";
+    for (int i = 1; i < num_keys; ++i) text += ",\"" + std::to_string(i) + "\":{\"a\":1}";
+    return text + "}";
+  };
+  const auto error = [](const std::string& text) { return error_of([&] { parse_ordered_json(text, "f"); }); };
+  CHECK(parse_ordered_json(object(kMaxJsonKeys), "f").size() == size_t(kMaxJsonKeys));
+  CHECK(error("[" + object(3000) + "," + object(3000) + "]") == "");
+  CHECK(contains(error(object(kMaxJsonKeys + 1)), "f: invalid JSON at line 1, column "));
+  CHECK(contains(error(object(kMaxJsonKeys + 1)), ": an object of more than 4000 keys"));
+  CHECK(contains(error("[1," + object(300'000) + "]"), "more than 4000 keys"));
+  CHECK(parse_json(object(100'000), "f").size() == 100'000);  // a vocabulary is one
+  CHECK(contains(error("}}}:"), "line 1, column 1"));
+}

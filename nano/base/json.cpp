@@ -1,6 +1,8 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <array>
+#include <climits>
 
 #include <fmt/format.h>
 
@@ -19,9 +21,10 @@ namespace {
               where);
 }
 
-// Brackets outside strings, counted. Right for valid JSON; on invalid JSON the parser stops no later.
-void check_depth(std::string_view text, const std::string& where) {
+// Brackets and colons outside strings, counted. Right for valid JSON; on invalid JSON the parser stops no later.
+void check_sizes(std::string_view text, const std::string& where, int max_keys) {
   int depth = 0;
+  std::array<int, kMaxJsonDepth + 1> keys{};  // of the object that is open at each depth
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     char c = text[i];
@@ -32,8 +35,11 @@ void check_depth(std::string_view text, const std::string& where) {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > kMaxJsonDepth) fail(text, i, fmt::format("nested deeper than {}", kMaxJsonDepth), where);
+      keys[size_t(depth)] = 0;
     } else if (c == ']' || c == '}') {
-      --depth;
+      if (--depth < 0) return;
+    } else if (c == ':' && ++keys[size_t(depth)] > max_keys) {
+      fail(text, i, fmt::format("an object of more than {} keys", max_keys), where);
     }
   }
 }
@@ -52,8 +58,8 @@ std::string short_reason(const std::exception& e) {
 }
 
 template <class Json>
-Json parse(std::string_view text, const std::string& where) {
-  check_depth(text, where);
+Json parse(std::string_view text, const std::string& where, int max_keys) {
+  check_sizes(text, where, max_keys);
   // The parser takes a NUL for the end, and would not see what follows.
   if (const size_t nul = text.find('\0'); nul != text.npos) fail(text, nul, "a NUL byte", where);
   try {
@@ -68,10 +74,10 @@ Json parse(std::string_view text, const std::string& where) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  return parse<nlohmann::json>(text, where);
+  return parse<nlohmann::json>(text, where, INT_MAX);
 }
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
-  return parse<nlohmann::ordered_json>(text, where);
+  return parse<nlohmann::ordered_json>(text, where, kMaxJsonKeys);
 }
 
 }  // namespace nano

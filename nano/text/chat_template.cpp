@@ -22,7 +22,7 @@ constexpr int kMaxLevels = 1000;  // of the walk: a macro of usual size can call
 void own_roles(Context& c, const Value& messages) {
   if (!messages.is(Kind::list)) return;
   for (const Value& message : messages.items->values) {
-    Value* role = message.is(Kind::dict) ? message.items->find("role") : nullptr;
+    Value* role = message.is(Kind::dict) ? message.items->find(c, c.string("role", Text::kOwn)) : nullptr;
     if (!role || !role->is(Kind::string)) continue;
     const std::string& word = role->text->bytes;
     const auto in_word = [](unsigned char byte) { return std::isalnum(byte) || byte == '_' || byte == '-'; };
@@ -30,9 +30,16 @@ void own_roles(Context& c, const Value& messages) {
   }
 }
 
+size_t size_of(const nlohmann::ordered_json& json) {  // about as many bytes as it takes as text
+  size_t size = 8 + (json.is_string() ? json.get_ref<const std::string&>().size() : 0);
+  if (json.is_structured())
+    for (const auto& [key, value] : json.items()) size += key.size() + size_of(value);
+  return size;
+}
+
 class Evaluator {
  public:
-  Text run(const Node& program, const nlohmann::ordered_json& variables) {
+  explicit Evaluator(const nlohmann::ordered_json& variables) : c_(size_of(variables)) {
     for (const char* name : {"true", "True"}) set(name, boolean(true));
     for (const char* name : {"false", "False"}) set(name, boolean(false));
     for (const char* name : {"none", "None"}) set(name, {.kind = Kind::none});
@@ -43,6 +50,8 @@ class Evaluator {
       set(i.key(), c_.from_json(*i, own ? Text::kOwn : Text::kForeign));
     }
     own_roles(c_, variable("messages"));
+  }
+  Text run(const Node& program) {
     eval(program);
     return std::move(out_);
   }
@@ -110,6 +119,7 @@ class Evaluator {
     std::vector<const Value*> given(params.size());
     Args arguments;
     for (const Node& argument : call.kids) arguments.push_back(eval(argument.kids[0]));
+    c_.charge(arguments.size() * params.size() / 16);
     for (size_t i = 0; i < arguments.size(); ++i) {
       const std::string& name = call.kids[i].text;
       const auto named =
@@ -178,7 +188,7 @@ class Evaluator {
   // --- names: one stack of them; the innermost scope begins at scope_. A macro sees its own, which begin at frame_,
   // and the template's, which end at globals_, but none of those who call it.
   Value* lookup(std::string_view name, size_t from) {
-    c_.charge(1 + names_.size() / 64);
+    c_.charge(1 + names_.size() * (1 + name.size() / 32) / 64);
     for (size_t i = names_.size(); i-- > from;)
       if ((i >= frame_ || i < globals_) && names_[i].first == name) return &names_[i].second;
     return nullptr;
@@ -217,7 +227,7 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 
 std::vector<RenderedSpan> ChatTemplate::render(const nlohmann::ordered_json& variables) const {
   if (!variables.is_object()) throw Error("the template's variables are not an object", "chat template");
-  const jinja::Text text = jinja::Evaluator().run(*program_, variables);
+  const jinja::Text text = jinja::Evaluator(variables).run(*program_);
   std::vector<RenderedSpan> spans;
   for (size_t begin = 0; begin < text.bytes.size();) {
     const size_t end = std::min(text.origin.find_first_not_of(text.origin[begin], begin), text.bytes.size());

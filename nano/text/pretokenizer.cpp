@@ -16,7 +16,8 @@
 namespace nano {
 namespace {
 
-constexpr uint32_t kMatchLimit = 20'000'000;  // backtracking steps a match: a megabyte of spaces needs 2 M
+// What all patterns together may take of a text. Those of real tokenizers take up to 12 a byte.
+constexpr int64_t kSteps = 2000, kStepsPerByte = 100;
 constexpr uint32_t kHeapLimitKiB = 256 * 1024;
 constexpr size_t kLongestPattern = 10'000;
 // Composition sorts runs of combining marks in quadratic time. Real text has a handful in a row.
@@ -49,39 +50,56 @@ std::string spell_out_white_space(const std::string& pattern) {
   return out;
 }
 
+// PCRE2 limits the steps of a match for each place where it may begin, but a text has many. It calls this in front of
+// every item of a pattern, also when it comes back to one to try another way.
+struct Progress {
+  int64_t& steps;
+  size_t at;  // of the last item
+};
+int count_step(pcre2_callout_block* item, void* data) {
+  Progress& progress = *static_cast<Progress*>(data);
+  const size_t at = item->current_position;
+  progress.steps -= 1 + int64_t(at > progress.at ? (at - progress.at) / 16 : 0);  // what \s+ went through
+  progress.at = at;
+  return progress.steps < 0 ? PCRE2_ERROR_MATCHLIMIT : 0;
+}
+
+template <class T>
+using Owner = std::unique_ptr<T, void (*)(T*)>;
+
 }  // namespace
 
 // ---- Regex ----
 
 void Regex::Free::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
-void Regex::Free::operator()(pcre2_real_match_context_8* context) const { pcre2_match_context_free(context); }
 
 Regex::Regex(const std::string& pattern, bool literal) : pattern_(pattern) {
   if (pattern.size() > kLongestPattern) throw Error("a regular expression is longer than 10000 bytes");
   const std::string spelt = literal ? pattern : spell_out_white_space(pattern);
   const uint32_t options =
-      literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+      PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelt.data()), spelt.size(), options, &error,
                             &offset, nullptr));
   if (!code_)
     throw Error(fmt::format("invalid regular expression \"{}\": {}", pattern, pcre2_message(error)));
-  limits_.reset(pcre2_match_context_create(nullptr));
-  NANO_CHECK(limits_ != nullptr, "out of memory");
-  pcre2_set_match_limit(limits_.get(), kMatchLimit);
-  pcre2_set_heap_limit(limits_.get(), kHeapLimitKiB);
 }
 
-void Regex::find_all(std::string_view text, const std::function<void(size_t, size_t)>& found) const {
-  std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-      pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
-  NANO_CHECK(data != nullptr, "out of memory");
+void Regex::find_all(std::string_view text, int64_t& steps,
+                     const std::function<void(size_t, size_t)>& found) const {
+  const Owner<pcre2_match_data> data(pcre2_match_data_create_from_pattern(code_.get(), nullptr),
+                                     pcre2_match_data_free);
+  const Owner<pcre2_match_context> limits(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  NANO_CHECK(data != nullptr && limits != nullptr, "out of memory");
+  pcre2_set_match_limit(limits.get(), UINT32_MAX);
+  pcre2_set_heap_limit(limits.get(), kHeapLimitKiB);
+  Progress progress{steps, 0};
+  pcre2_set_callout(limits.get(), count_step, &progress);
   auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   for (size_t at = 0; at < text.size();) {
     // Checking the text's UTF-8 again for each match would make this quadratic.
-    int rc =
-        pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), limits_.get());
+    int rc = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), limits.get());
     if (rc == PCRE2_ERROR_NOMATCH) return;
     if (rc < 0)
       throw Error(fmt::format("the tokenizer's regular expression \"{}\" failed at byte {}: {}", pattern_, at,
@@ -160,7 +178,7 @@ bool joined(const Span& a, const Span& b, SplitBehavior behavior) {  // `b` foll
 }
 
 // The whole text as a chain of spans, matched and not; those that belong together are one, named after its last part.
-std::vector<Span> cut(const Regex& pattern, const std::string& text, SplitBehavior behavior) {
+std::vector<Span> cut(const Regex& pattern, const std::string& text, SplitBehavior behavior, int64_t& steps) {
   std::vector<Span> spans;
   const auto add = [&](const Span& span) {
     if (!spans.empty() && joined(spans.back(), span, behavior))
@@ -169,7 +187,7 @@ std::vector<Span> cut(const Regex& pattern, const std::string& text, SplitBehavi
       spans.push_back(span);
   };
   size_t done = 0;
-  pattern.find_all(text, [&](size_t begin, size_t end) {
+  pattern.find_all(text, steps, [&](size_t begin, size_t end) {
     if (begin > done) add({done, begin, false});
     add({begin, end, true});
     done = end;
@@ -231,7 +249,8 @@ const std::vector<NamedPatterns>& known_rules() {
       {{"falcon"}, {R"([\p{P}$+<=>^~|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
       {{"default"}, {R"([\p{P}$+<=>^~|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
       {{"deepseek-llm"},
-       {R"([\r\n])", kDeepseekLetters, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)",
+       {R"([\r\n])", kDeepseekLetters, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
+        R"((?<!\s)\s++$)",  // \s+$ in linear time
         "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"}},
       {{"deepseek-coder"},
        {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"}},
@@ -248,6 +267,7 @@ void Pretokenizer::add_gpt2_split() { add_split(Regex(kGpt2)); }
 
 std::vector<std::string> Pretokenizer::split(std::string text, bool at_start) const {
   std::vector<std::string> pieces;
+  int64_t steps_left = kSteps + kStepsPerByte * int64_t(text.size());
   if (!text.empty()) pieces.push_back(std::move(text));
   for (const Step& step : steps_) {
     std::vector<std::string> next;
@@ -260,7 +280,7 @@ std::vector<std::string> Pretokenizer::split(std::string text, bool at_start) co
         next.push_back(std::move(marked));
         continue;
       }
-      for (const Span& span : cut(*step.pattern, piece, step.behavior))
+      for (const Span& span : cut(*step.pattern, piece, step.behavior, steps_left))
         if (span.begin < span.end && !(span.matched && step.behavior == SplitBehavior::removed))
           next.push_back(piece.substr(span.begin, span.end - span.begin));
     }

@@ -12,7 +12,6 @@
 #include <vector>
 
 struct pcre2_real_code_8;
-struct pcre2_real_match_context_8;
 
 namespace nano {
 
@@ -24,17 +23,16 @@ class Regex {
   explicit Regex(const std::string& pattern, bool literal = false);
 
   // Calls found(begin, end) for each match from left to right, as byte offsets. `text` must be valid UTF-8.
-  // Error: the match limit was reached.
-  void find_all(std::string_view text, const std::function<void(size_t, size_t)>& found) const;
+  // Error: the search took all `steps` that were left; a step is an item of the pattern, tried at one place.
+  void find_all(std::string_view text, int64_t& steps,
+                const std::function<void(size_t, size_t)>& found) const;
 
  private:
   struct Free {
     void operator()(pcre2_real_code_8* code) const;
-    void operator()(pcre2_real_match_context_8* context) const;
   };
   std::string pattern_;
   std::unique_ptr<pcre2_real_code_8, Free> code_;
-  std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
 };
 
 // Canonical composition (NFC), fixed replacements, a prefix.

@@ -106,7 +106,7 @@ Value sort(Context& c, const Args& a) {
 
 Value dictsort(Context& c, const Args& a) {
   auto by = keyed(c, items<Kind::list, true, false>(c, a).items->values, {}, truthy(a[1]));
-  for (auto& [key, pair] : by) pair = c.collect(Kind::tuple, {{pair, *dict_of(c, a[0]).find(pair)}});
+  for (auto& [key, pair] : by) pair = c.collect(Kind::tuple, {{pair, *dict_of(c, a[0]).find(c, pair)}});
   return sorted(c, std::move(by), truthy(a[2]));
 }
 
@@ -130,7 +130,8 @@ Value extreme(Context& c, const Args& a) {
 template <bool at_end>
 Value end_item(Context& c, const Args& a) {
   if (at_end && a[0].is(Kind::generator)) c.fail("a generator has no last item");
-  const std::vector<Value>& items = iterate(c, a[0]);
+  if (a[0].is(Kind::string)) return get(c, a[0], integer(at_end ? -1 : 0));
+  const std::vector<Value>& items = elements(c, a[0]);
   return items.empty() ? Value{} : at_end ? items.back() : items.front();
 }
 
@@ -152,7 +153,7 @@ Value length(Context& c, const Args& a) {
     int64_t n = 0;
     std::string_view rest = a[0].text->bytes;
     for (; !rest.empty(); ++n) rest.remove_prefix(first_character(rest));
-    c.charge(a[0].text->bytes.size() / 32);
+    c.charge_walk(a[0].text->bytes.size());
     return integer(n);
   }
   if (a[0].given() && (!a[0].items || a[0].is(Kind::generator) || a[0].is(Kind::name_space)))
@@ -178,9 +179,11 @@ Value local_time(Context& c, const Args& a) {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
+  const Text& format = string_of(c, a[1]);
   char out[256];
-  return c.string({out, std::strftime(out, sizeof out, string_of(c, a[1]).bytes.c_str(), &local)},
-                  Text::kOwn);
+  const size_t size = std::strftime(out, sizeof out, format.bytes.c_str(), &local);
+  if (size == 0 && !format.bytes.empty()) c.fail("unsupported: a date of more than 255 bytes, or none");
+  return c.string({out, size}, format.whose());
 }
 
 [[noreturn]] Value raise(Context& c, const Args& a) { c.fail(to_text(c, a[1]).bytes); }
@@ -195,7 +198,7 @@ Value is_a(Context&, const Args& a) {
 using B = Builtin;
 using C = Context;
 using A = const Args&;
-constexpr Builtin kBuiltins[] = {
+constexpr Builtin kTable[] = {
     {B::filter, "count", {}, 0, length},
     {B::filter, "d", {"default_value", "boolean"}, 0, default_value},
     {B::filter, "default", {"default_value", "boolean"}, 0, default_value},
@@ -249,8 +252,10 @@ constexpr Builtin kBuiltins[] = {
 
 }  // namespace
 
+const std::span<const Builtin> kBuiltins = kTable;
+
 const Builtin* find_builtin(Builtin::Kind kind, std::string_view name) {
-  for (const std::span<const Builtin> table : {std::span<const Builtin>(kBuiltins), kStringBuiltins})
+  for (const std::span<const Builtin>& table : {kBuiltins, kStringBuiltins})
     for (const Builtin& builtin : table)
       if (builtin.kind == kind && name == builtin.name) return &builtin;
   return nullptr;

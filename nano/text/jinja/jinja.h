@@ -28,6 +28,7 @@ struct Text {
   bool safe = false;  // from the filter `safe`: + escapes what it adds to it, methods of it are refused
 
   Text slice(size_t begin, size_t n) const { return {bytes.substr(begin, n), origin.substr(begin, n)}; }
+  char whose() const { return origin.find(kForeign) == std::string::npos ? kOwn : kForeign; }  // as a whole
 };
 
 // view: d.items(), range(): a list that cannot be indexed or printed. generator: what map, select … return; who reads
@@ -49,6 +50,7 @@ enum class Kind {
 };
 const char* kind_name(Kind kind);
 
+class Context;
 struct Items;
 struct Node;
 struct Value {
@@ -72,9 +74,8 @@ struct Items {
       keys = {};  // keys: strings and integers, as inserted; only in dicts and namespaces
   int depth = 1;  // of the lists and dicts in it
 
-  Value* find(std::string_view key);
-  Value* find(const Value& key);
-  void set(const Value& key, const Value& value);
+  Value* find(Context& c, const Value& key);
+  void set(Context& c, const Value& key, const Value& value);
 };
 inline Value boolean(bool b) { return {.kind = Kind::boolean, .integer = b}; }
 inline Value integer(int64_t i) { return {.kind = Kind::integer, .integer = i}; }
@@ -82,12 +83,19 @@ inline Value integer(int64_t i) { return {.kind = Kind::integer, .integer = i}; 
 // Owns every value of one render: what a Value points to dies with the Context. So values are shared freely, as in
 // Python: a Value is a handle, copying it copies no text and no list, and a namespace that holds itself is no danger,
 // as it would be with shared_ptr. It also holds the limits.
+//
+// Work is counted in steps of some 20 ns: a node evaluated, an item of a list read, 32 bytes copied or compared. Who
+// walks through something charges for it, also when the result is small. What may be used grows with the size of the
+// variables, so a long conversation is no reason to fail, and a template that would run for ever ends soon.
 class Context {
  public:
+  explicit Context(size_t input_size);
   int line = 0;  // of the template, for messages
 
   [[noreturn]] void fail(const std::string& problem) const;
-  void charge(size_t work);                              // Error when all work together is too much
+  void charge(size_t steps);                             // Error when all of them together are too many
+  void charge_walk(size_t bytes) { charge(bytes / 2); }  // text that is looked at character by character
+  size_t steps() const { return steps_; }
   void append(Text& text, const Text& more);             // charges for it and limits the size
   const Value& given(const Value& v) const;              // Error: it is undefined
   const Value& expect(const Value& v, Kind kind) const;  // Error: it is something else
@@ -98,7 +106,8 @@ class Context {
   Value from_json(const nlohmann::ordered_json& json, char origin, int depth = 0);
 
  private:
-  size_t work_ = 0;
+  size_t steps_ = 0;
+  const size_t max_steps_;
   std::deque<Text> texts_;
   std::deque<Items> items_;
 };
@@ -106,10 +115,13 @@ class Context {
 bool truthy(const Value& v);
 bool equal(Context& c, const Value& a, const Value& b);
 size_t find(Context& c, const Text& text, const Text& what, size_t from);  // npos: it is not there
+size_t character(Context& c, const Text& text,
+                 int64_t index);  // where it begins; < 0: from the end; at most the end
 int compare(Context& c, const Value& a, const Value& b);  // < 0, 0, > 0; Error: Python has no order for them
-const std::vector<Value>& iterate(Context& c, const Value& v);
-Text to_text(Context& c, const Value& v);  // str(v)
-struct Notation {                          // of a value inside text
+const std::vector<Value>& elements(Context& c, const Value& v);
+const std::vector<Value>& iterate(Context& c, const Value& v);  // the same, for those who read them all
+Text to_text(Context& c, const Value& v);                       // str(v)
+struct Notation {                                               // of a value inside text
   bool python = false, ascii = false;
   int indent = -1;  // < 0: on one line
 };
@@ -127,7 +139,7 @@ struct Builtin {
   size_t required;                         // how many of them must be given
   Function call;
 };
-extern const std::span<const Builtin> kStringBuiltins;  // strings.cpp; the others are in builtins.cpp
+extern const std::span<const Builtin> kBuiltins, kStringBuiltins;  // those on strings are in strings.cpp
 // What `loop` has, besides previtem and nextitem, which are missing at the ends.
 inline constexpr std::string_view kLoopNames[] = {"index0", "index",  "revindex0", "revindex", "first",
                                                   "last",   "length", "previtem",  "nextitem"};

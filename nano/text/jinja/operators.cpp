@@ -18,19 +18,24 @@ int64_t int_of(Context& c, const Value& v, int64_t otherwise) {
   return v.given() ? v.integer : otherwise;
 }
 
-Value get(Context& c, const Value& of,
-          const Value& key) {  // x[key] and x.key: undefined if x has no such item
+// x[key] and x.key: undefined if x has no such item
+Value get(Context& c, const Value& of, const Value& key) {
   const Value& object = c.given(of);
   const Value missing{.name = key.is(Kind::string) ? &key.text->bytes : nullptr};
   if ((key.is(Kind::string) || key.is_int()) && (object.is(Kind::dict) || object.is(Kind::name_space))) {
-    c.charge(object.items->keys.size() / 16);
-    const Value* found = object.items->find(key);
+    const Value* found = object.items->find(c, key);
     return found ? *found : missing;
   }
   if (object.is(Kind::view) || object.is(Kind::generator))
     c.fail(fmt::format("unsupported: an item of a {}", kind_name(object.kind)));
-  if (!key.is_int() || (!object.is_sequence() && !object.is(Kind::string))) return missing;
-  const std::vector<Value>& items = iterate(c, object);
+  if (key.is_int() && object.is(Kind::string)) {
+    const size_t begin = character(c, *object.text, key.integer), size = object.text->bytes.size();
+    if (begin == size) return missing;
+    const size_t end = key.integer == -1 ? size : character(c, *object.text, key.integer + 1);
+    return end == begin ? missing : c.string(object.text->slice(begin, end - begin));
+  }
+  if (!key.is_int() || !object.is_sequence()) return missing;
+  const std::vector<Value>& items = object.items->values;
   const int64_t n = int64_t(items.size()), i = key.integer < 0 ? key.integer + n : key.integer;
   return i >= 0 && i < n ? items[size_t(i)] : missing;
 }
@@ -45,7 +50,12 @@ Value slice(Context& c, const Args& a) {  // x[begin:end:step], as Python's slic
     c.fail(fmt::format("a slice of {}", kind_name(a[0].kind)));
   for (size_t i = 1; i < 4; ++i)
     if (a[i].given() && !a[i].is_int()) c.fail("unsupported: slice bounds that are not integers");
-  const std::vector<Value>& items = iterate(c, a[0]);
+  if (a[0].is(Kind::string) && (!a[3].given() || a[3].integer == 1)) {  // all that is read are the ends
+    const size_t begin = a[1].given() ? character(c, *a[0].text, a[1].integer) : 0;
+    const size_t end = a[2].given() ? character(c, *a[0].text, a[2].integer) : a[0].text->bytes.size();
+    return c.string(begin < end ? a[0].text->slice(begin, end - begin) : Text{});
+  }
+  const std::vector<Value>& items = elements(c, a[0]);
   const int64_t n = int64_t(items.size());
   const int64_t step = a[3].given() ? std::clamp(a[3].integer, -n - 1, n + 1) : 1;
   if (step == 0) c.fail("slice step cannot be zero");
@@ -69,8 +79,7 @@ Value collect_pairs(Context& c, Kind kind, const Args& a) {
   for (size_t i = 0; i < a.size(); i += 2) {
     if (!a[i].is(Kind::string) && !a[i].is_int())
       c.fail("unsupported: a key that is neither a string nor an integer");
-    c.charge(items.keys.size() / 16);
-    items.set(a[i], a[i + 1]);
+    items.set(c, a[i], a[i + 1]);
   }
   return c.collect(kind, std::move(items));
 }
@@ -86,13 +95,13 @@ Value make_namespace(Context& c, const Args& a) { return collect_pairs(c, Kind::
 Value negate(Context&, const Args& a) { return boolean(!truthy(a[0])); }
 
 Value set_attribute(Context& c, const Args& a) {  // namespace, attribute, value
-  c.expect(a[0], Kind::name_space).items->set(a[1], a[2]);
+  c.expect(a[0], Kind::name_space).items->set(c, a[1], a[2]);
   return {};
 }
 
 bool contains(Context& c, const Value& container, const Value& item) {
   if (container.is(Kind::string)) return find(c, *container.text, string_of(c, item), 0) != std::string::npos;
-  const std::vector<Value>& items = iterate(c, container);
+  const std::vector<Value>& items = elements(c, container);
   return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(c, v, item); });
 }
 

@@ -23,7 +23,9 @@ Value stripped(Context& c, const Args& a) {
   const Text& text = string_of(c, a[0]);
   const bool given = a[1].given() && !a[1].is(Kind::none);
   const std::string_view characters = given ? std::string_view(string_of(c, a[1]).bytes) : kWhiteSpace;
-  return part(c, text, strip(text.bytes, characters, left, right));
+  const std::string_view kept = strip(text.bytes, characters, left, right);
+  c.charge_walk((2 + text.bytes.size() - kept.size()) * (1 + characters.size() / 64));
+  return part(c, text, kept);
 }
 
 // Filters take what is no string by its text.
@@ -41,6 +43,7 @@ Value split(Context& c, const Args& a) {
   int64_t more = int_of(c, a[2], -1);
   std::vector<Value> parts;
   if (at_space) {
+    c.charge_walk(text.bytes.size());
     std::string_view rest = strip(text.bytes, kWhiteSpace, true, false);
     for (; !rest.empty(); rest = strip(rest, kWhiteSpace, true, false), --more) {
       size_t end = 0;
@@ -90,6 +93,7 @@ enum class Case { upper, lower, title, capitalize };
 template <Case mode>
 Value cased(Context& c, const Args& a) {
   Text out = string_of(c, a[0]);
+  c.charge_walk(out.bytes.size());
   bool first = true;  // of the text; with title, of a word
   for (size_t at = 0, size; at < out.bytes.size(); at += size) {
     size = first_character(std::string_view(out.bytes).substr(at));
@@ -147,15 +151,15 @@ Value tojson(Context& c, const Args& a) {
 
 Value from_json(Context& c, const Args& a) {
   const Text& text = string_of(c, a[0]);
-  c.charge(text.bytes.size() / 16);
-  const bool own = text.origin.find(Text::kForeign) == std::string::npos;
+  c.charge_walk(text.bytes.size());
   return c.from_json(parse_ordered_json(text.bytes, fmt::format("chat template line {}: from_json", c.line)),
-                     own ? Text::kOwn : Text::kForeign);
+                     text.whose());
 }
 
 template <bool at_end>
 Value starts(Context& c, const Args& a) {
   const std::string &text = string_of(c, a[0]).bytes, &part = string_of(c, a[1]).bytes;
+  c.charge(part.size() / 32);
   const size_t at = at_end && part.size() < text.size() ? text.size() - part.size() : 0;
   return boolean(text.compare(at, part.size(), part) == 0);
 }

@@ -1,5 +1,6 @@
 // What values are and mean: their owner and its limits, Python's operations, and the two ways into text.
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <utf8proc.h>
@@ -11,9 +12,9 @@
 namespace nano::jinja {
 namespace {
 
-constexpr size_t kMaxWork = 500'000;  // nodes evaluated, list items, and 32 bytes of text are one each
-constexpr size_t kMaxText = 4 << 20;  // bytes of one string, and of the rendering
-constexpr int kMaxValueDepth = 100;   // of lists and dicts in each other: what walks them recurses
+constexpr size_t kMaxSteps = 4'000'000, kMaxStepsPerByte = 8;  // of the variables
+constexpr size_t kMaxText = 4 << 20;                           // bytes of one string, and of the rendering
+constexpr int kMaxValueDepth = 100;  // of lists and dicts in each other: what walks them recurses
 
 }  // namespace
 
@@ -36,37 +37,36 @@ std::string_view strip(std::string_view text, std::string_view characters, bool 
 }
 
 // --- Items
-Value* Items::find(std::string_view key) {
+Value* Items::find(Context& c, const Value& key) {
+  const bool string = key.is(Kind::string);
+  c.charge(keys.size() * (1 + (string ? key.text->bytes.size() / 32 : 0)) / 16);
   for (size_t i = 0; i < keys.size(); ++i)
-    if (keys[i].is(Kind::string) && keys[i].text->bytes == key) return &values[i];
+    if (string ? keys[i].is(Kind::string) && keys[i].text->bytes == key.text->bytes
+               : keys[i].is_int() && key.is_int() && keys[i].integer == key.integer)
+      return &values[i];
   return nullptr;
 }
 
-Value* Items::find(const Value& key) {
-  if (key.is(Kind::string)) return find(key.text->bytes);
-  for (size_t i = 0; i < keys.size(); ++i)
-    if (keys[i].is_int() && key.is_int() && keys[i].integer == key.integer) return &values[i];
-  return nullptr;
-}
-
-void Items::set(const Value& key, const Value& value) {
-  Value* known = find(key);
+void Items::set(Context& c, const Value& key, const Value& value) {
+  Value* known = find(c, key);
   if (!known) keys.push_back(key);
   (known ? *known : values.emplace_back()) = value;
 }
 
 // --- Context
+Context::Context(size_t input_size) : max_steps_(kMaxSteps + kMaxStepsPerByte * input_size) {}
+
 void Context::fail(const std::string& problem) const {
   throw Error(problem, fmt::format("chat template line {}", line));
 }
 
-void Context::charge(size_t work) {
-  work_ += work;
-  if (work_ > kMaxWork) fail(fmt::format("the template needs more than {} steps", kMaxWork));
+void Context::charge(size_t steps) {
+  steps_ += steps;
+  if (steps_ > max_steps_) fail(fmt::format("the template needs more than {} steps", max_steps_));
 }
 
 void Context::append(Text& text, const Text& more) {
-  charge(more.bytes.size() / 32);
+  charge(1 + more.bytes.size() / 32);
   text.bytes += more.bytes, text.origin += more.origin;
   if (text.bytes.size() > kMaxText) fail(fmt::format("a text of more than {} MB", kMaxText >> 20));
 }
@@ -82,7 +82,7 @@ const Value& Context::expect(const Value& v, Kind kind) const {
 }
 
 Value Context::string(Text text) {
-  charge(1 + text.bytes.size() / 32);
+  charge(4 + text.bytes.size() / 16);
   return {.kind = Kind::string, .text = &texts_.emplace_back(std::move(text))};
 }
 
@@ -91,7 +91,7 @@ Value Context::string(const std::string& text, char origin) {
 }
 
 Value Context::collect(Kind kind, Items items) {
-  charge(1 + items.values.size());
+  charge(4 + 2 * items.values.size());
   for (const Value& value : items.values)
     if (value.kind >= Kind::list && value.kind <= Kind::dict)
       items.depth = std::max(items.depth, value.items->depth + 1);
@@ -107,6 +107,7 @@ Value Context::from_json(const nlohmann::ordered_json& json, char origin, int de
     fail(fmt::format("a number is beyond 64 bits: {}", json.get<uint64_t>()));
   if (json.is_number_integer()) return integer(json.get<int64_t>());
   if (json.is_structured()) {
+    if (json.is_object()) charge(json.size() * json.size() / 32);  // what parsing it took
     Items items;
     for (const auto& [key, value] : json.items()) {
       if (json.is_object()) items.keys.push_back(string(key, origin));
@@ -142,13 +143,15 @@ bool equal(Context& c, const Value& a, const Value& b) {
   if (a.is_int() && b.is_int()) return a.integer == b.integer;
   if (a.is_number() && b.is_number()) return a.number() == b.number();
   if (a.kind != b.kind) return false;
-  if (a.is(Kind::string)) return a.text->bytes == b.text->bytes;
+  if (a.is(Kind::string)) {
+    c.charge(std::min(a.text->bytes.size(), b.text->bytes.size()) / 32);
+    return a.text->bytes == b.text->bytes;
+  }
   if (!a.is_sequence() && !a.is(Kind::dict)) return a.items == b.items && a.macro == b.macro;
   const std::vector<Value>&x = a.items->values, &y = b.items->values;
   if (x.size() != y.size()) return false;
   for (size_t i = 0; i < x.size(); ++i) {
-    c.charge(a.items->keys.size() / 16);
-    const Value* other = a.is_sequence() ? &y[i] : b.items->find(a.items->keys[i]);
+    const Value* other = a.is_sequence() ? &y[i] : b.items->find(c, a.items->keys[i]);
     if (!other || !equal(c, x[i], *other)) return false;
   }
   return true;
@@ -167,14 +170,25 @@ int compare(Context& c, const Value& a, const Value& b) {
 }
 
 size_t find(Context& c, const Text& text, const Text& what, size_t from) {
-  const size_t rest = text.bytes.size() - from, size = 1 + what.bytes.size();
-  if (size > 256) c.charge(rest * size / 1024);  // the worst case, which is slow with long strings
-  const size_t found = text.bytes.find(what.bytes, from);
-  c.charge((found == std::string::npos ? rest : found - from) * std::min<size_t>(size, 256) / 1024);
-  return found;
+  const char *begin = text.bytes.data() + from, *end = text.bytes.data() + text.bytes.size();
+  // Unlike std::string's find, this is linear also where the beginning of `what` is found everywhere.
+  const void* found = memmem(begin, size_t(end - begin), what.bytes.data(), what.bytes.size());
+  const char* at = found ? static_cast<const char*>(found) : end;
+  c.charge((size_t(at - begin) + what.bytes.size()) / 8);
+  return found ? size_t(at - text.bytes.data()) : std::string::npos;
 }
 
-const std::vector<Value>& iterate(Context& c, const Value& v) {
+size_t character(Context& c, const Text& text, int64_t index) {
+  std::string_view rest = text.bytes;
+  const bool from_end = index < 0;
+  for (; index > 0 && !rest.empty(); --index) rest.remove_prefix(first_character(rest));
+  for (; index < 0 && !rest.empty(); ++index) rest.remove_suffix(last_character(rest));
+  const size_t walked = text.bytes.size() - rest.size();
+  c.charge_walk(walked);
+  return from_end ? rest.size() : walked;
+}
+
+const std::vector<Value>& elements(Context& c, const Value& v) {
   if (v.is_sequence() || v.is(Kind::view)) return v.items->values;
   if (v.is(Kind::dict)) return v.items->keys;
   if (v.given() && !v.is(Kind::string) && !v.is(Kind::generator))
@@ -187,6 +201,12 @@ const std::vector<Value>& iterate(Context& c, const Value& v) {
     out.push_back(c.string(v.text->slice(at, size)));
   }
   return c.list(std::move(out)).items->values;
+}
+
+const std::vector<Value>& iterate(Context& c, const Value& v) {
+  const std::vector<Value>& all = elements(c, v);
+  c.charge(all.size());
+  return all;
 }
 
 // --- text
@@ -247,11 +267,10 @@ void write(Context& c, const Value& v, const Notation& n, int level, Text& out) 
     if (n.indent >= 0) put("\n" + std::string(size_t(n.indent * at_level), ' '));
   };
   const auto quote = [&](const Text& text) {
-    c.charge(text.bytes.size() / 16);
-    const bool own = text.origin.find(Text::kForeign) == std::string::npos;
+    c.charge_walk(text.bytes.size());
     const std::string shown = n.python ? python_quoted(text.bytes) : json_quoted(text.bytes, n.ascii);
     put(shown.substr(0, 1));
-    put(shown.substr(1, shown.size() - 2), own ? Text::kOwn : Text::kForeign);
+    put(shown.substr(1, shown.size() - 2), text.whose());
     put(shown.substr(0, 1));
   };
   c.charge(1);
