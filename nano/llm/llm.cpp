@@ -17,6 +17,10 @@ namespace nano {
 
 namespace {
 
+Error no_chat_template(const std::string& model) {
+  return Error("this model has no chat template", model, "give --chat-template FILE, or use `run --raw`");
+}
+
 std::string beginning(const std::string& path) {
   char bytes[4];
   std::ifstream in(path, std::ios::binary);
@@ -128,6 +132,7 @@ LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTempl
   const std::string path = model_path(options);
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   load_chat_template(chat_template);
+  if (chat_template.required && !has_chat_template()) throw no_chat_template(options.model);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);
   if (loaded_->trace)
     loaded_->trace->text_of = [this](int32_t id) { return tokenizer_->piece(id, false, false); };
@@ -160,8 +165,7 @@ Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add
   const Template& chosen = tools && tool_template_.there() ? tool_template_ : chat_template_;
   if (chosen.error) throw *chosen.error;
   if (!chosen.compiled)
-    throw Error("this model has no chat template", loaded_->options.model,
-                "use plain completion (--raw), or give --chat-template");
+    throw no_chat_template(loaded_->options.model);
   return render_conversation(*tokenizer_, *chosen.compiled, messages, add_generation_prompt, more);
 }
 
