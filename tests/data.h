@@ -3,6 +3,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
+
+#include "backend/backend.h"  // cpu_isas
 
 // Is this built with a sanitizer that has an allocator of its own?
 #if defined(__has_feature)
@@ -12,6 +15,15 @@
 #endif
 
 namespace nano_test {
+
+// Levels of instructions to test at: all that the machine has; under a sanitizer, which is slow, only the best.
+inline std::vector<std::string> tested_isas() {
+  std::vector<std::string> isas = nano::cpu_isas();
+#ifdef NANO_SANITIZER
+  isas = {isas.back()};
+#endif
+  return isas;
+}
 
 inline std::string data_path(const std::string& name) {
   const char* root = std::getenv("NANO_TEST_DATA");

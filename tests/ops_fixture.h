@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "catch.h"
+#include "data.h"  // tested_isas
 #include "quant/linear.h"
 
 namespace nano_test {
@@ -205,10 +206,10 @@ inline int64_t outside(const std::vector<float>& a, const std::vector<float>& b,
 // Numbers of workers that must give the same bits. With 8 most ranges are a single panel or span, or empty.
 constexpr int32_t kWorkers[] = {1, 2, 3, 5, 8};
 
-// A test case that begins with NANO_EACH_ISA runs once for each level of instructions that the machine has.
+// A test case that begins with NANO_EACH_ISA runs once for each of tested_isas().
 inline std::string test_isa = "auto";
-#define NANO_EACH_ISA                                                        \
-  nano_test::test_isa = GENERATE(Catch::Generators::from_range(cpu_isas())); \
+#define NANO_EACH_ISA                                                                      \
+  nano_test::test_isa = GENERATE(Catch::Generators::from_range(nano_test::tested_isas())); \
   CAPTURE(nano_test::test_isa)
 
 // Has just so many workers, however few cores there are: else a test compares one worker with itself.

@@ -197,7 +197,7 @@ TEST_CASE("flags: names, on and off, and which are lossless") {
   CHECK(nano::flag_argument("block-size", "8") == "--block-size=8");
   // A flag is in one of the two lists, so a new one has to be put there.
   std::set<std::string> lossy = {
-      "device",        "dtype", "load-format",    "quantization", "quantized-linear", "activation-dtype",
+      "device",        "dtype", "load-format",    "quantization", "quantized-linear",  "activation-dtype",
       "max-model-len", "seed",  "kv-cache-dtype", "sampler",      "generation-config", "cpu-isa"};
   int lossless = 0;
   for (const nano::Flag& flag : nano::engine_flags()) {

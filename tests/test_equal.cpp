@@ -167,7 +167,7 @@ void check_rows(const nano::EngineOptions& base, const std::vector<Row>& rows,
 
 namespace {
 
-// ref, and cpu at each level of instructions that the machine has, with both kinds of activations.
+// ref, and cpu at each of tested_isas(), with both kinds of activations.
 std::vector<nano::EngineOptions> places(const nano::EngineOptions& base) {
   std::vector<nano::EngineOptions> all;
   for (const char* activations : {"float32", "int8"}) {
@@ -176,7 +176,7 @@ std::vector<nano::EngineOptions> places(const nano::EngineOptions& base) {
     o.device = "ref";
     all.push_back(o);
     o.device = "cpu";
-    for (const std::string& isa : nano::cpu_isas()) {
+    for (const std::string& isa : tested_isas()) {
       o.cpu_isa = isa;
       all.push_back(o);
     }

@@ -128,7 +128,8 @@ TEST_CASE("C3 a model without a template: chat says so and what to do, run compl
   CHECK(contains(chat.err, "no chat template"));
   CHECK(contains(chat.err, "--chat-template"));
   CHECK(contains(chat.err, "run --raw"));
-  const std::string early = run_nano({"chat", tiny()}, "And\n").err;  // before anything is loaded, or reported
+  const std::string early =
+      run_nano({"chat", tiny()}, "And\n").err;  // before anything is loaded, or reported
   CHECK(std::count(early.begin(), early.end(), '\n') == 1);
   const std::vector<std::string> few = {"In the beginning", "--temperature", "0", "--max-tokens", "4"};
   std::vector<std::string> raw = few;

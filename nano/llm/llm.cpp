@@ -164,8 +164,7 @@ Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add
   const bool tools = more.contains("tools") && !more["tools"].is_null();
   const Template& chosen = tools && tool_template_.there() ? tool_template_ : chat_template_;
   if (chosen.error) throw *chosen.error;
-  if (!chosen.compiled)
-    throw no_chat_template(loaded_->options.model);
+  if (!chosen.compiled) throw no_chat_template(loaded_->options.model);
   return render_conversation(*tokenizer_, *chosen.compiled, messages, add_generation_prompt, more);
 }
 
