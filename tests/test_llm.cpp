@@ -221,6 +221,28 @@ TEST_CASE(
   std::remove(lines.c_str());
 }
 
+TEST_CASE("T6 chat_template_kwargs cannot be what the template trusts, nor what has a field of its own") {
+  const TinyWithTemplate model(
+      "{{ bos_token }}{{ eot_token }}{{ messages[0].content }}{{ add_generation_prompt }}");
+  std::string all;
+  const char* const refused[] = {"bos_token", "eos_token", "eot_token", "image_token",
+                                 "_token",    "messages",  "tools",     "documents"};
+  for (const char* key : refused)
+    all += std::string(R"({"messages":[{"content":"And"}],"chat_template_kwargs":{"mood":1,")") + key +
+           "\":[]}}\n";
+  all +=
+      R"({"messages":[{"content":"God"}],"chat_template_kwargs":{"add_generation_prompt":false,"token":"t"}})";
+  const std::string lines = temporary_file(all + "\n");
+  const auto ran = run_small("run", model.path, {"--prompts", lines, "--max-tokens", "1", "--json"});
+  CHECK(ran.exit_code == 1);
+  for (const char* key : refused) {
+    INFO(key);
+    CHECK(contains(ran.out, std::string("'chat_template_kwargs' must not set '") + key + "'\""));
+  }
+  CHECK(contains(ran.out, "GodFalse\""));
+  std::remove(lines.c_str());
+}
+
 TEST_CASE("T8 a raw prompt that begins with BOS, which the tokenizer adds, is warned of") {
   auto tokenizer = nano::load_tokenizer(tiny());
   REQUIRE(tokenizer->add_bos);

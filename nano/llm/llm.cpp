@@ -64,7 +64,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (std::filesystem::is_directory(path)) return tokenizer_from_hf(path);
   const std::string begin = beginning(path);
   if (begin == "GGUF") return tokenizer_from_gguf(GgufFile(path));
-  if (std::ifstream(path) && begin != "vers") check_may_be_json(path, begin);  // else reading it says what it is
+  if (std::ifstream(path) && begin != "vers")
+    check_may_be_json(path, begin);  // else reading it says what it is
   return tokenizer_from_hf(path);
 }
 
@@ -74,6 +75,13 @@ void check_messages(const nlohmann::ordered_json& messages, const std::string& w
   if (!good)
     throw Error("'messages' must be a list of objects", where,
                 R"([{"role": "user", "content": "…"}] is a conversation)");
+}
+
+void check_template_kwargs(const nlohmann::ordered_json& kwargs, const std::string& where) {
+  if (!kwargs.is_object()) throw Error("'chat_template_kwargs' must be an object", where);
+  for (const auto& [key, value] : kwargs.items())
+    if (key == "messages" || key == "tools" || key == "documents" || key.ends_with("_token"))
+      throw Error(fmt::format("'chat_template_kwargs' must not set '{}'", key), where);
 }
 
 namespace {
