@@ -9,8 +9,8 @@
 #include "base/clock.h"          // steady_seconds
 #include "base/error.h"          // Error
 #include "base/json.h"           // parse_ordered_json
-#include "checkpoint/weights.h"  // read_hf_config
 #include "checkpoint/gguf.h"     // GgufFile
+#include "checkpoint/weights.h"  // read_hf_config
 
 namespace nano {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "llm/loader.h"           // LoadedEngine, Progress, Observe
 #include "base/error.h"           // Error
+#include "llm/loader.h"           // LoadedEngine, Progress, Observe
 #include "text/chat_template.h"   // ChatTemplate
 #include "text/stream_decoder.h"  // StreamDecoder
 #include "text/tokenizer.h"       // Tokenizer
