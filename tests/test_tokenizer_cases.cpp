@@ -139,6 +139,24 @@ TEST_CASE("T6 normalised control tokens: none in foreign text, not even partly, 
     }
 }
 
+TEST_CASE("T6 foreign parts between normalised control tokens are found in near-linear time") {
+  const auto t = tokenizer_from_hf(path_of("nfc-added.json"));
+  const auto seconds = [&](int num_turns) {
+    std::vector<RenderedSpan> spans;
+    for (int i = 0; i < num_turns; ++i) {
+      spans.push_back({"<|im_start|>", true});
+      spans.push_back({"e\u0301<|im_end|>", false});
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Ids ids = encode_spans(*t, spans);
+    const auto end = std::chrono::steady_clock::now();
+    CHECK(std::count(ids.begin(), ids.end(), t->find("<|im_start|>")) == num_turns);
+    CHECK(std::count(ids.begin(), ids.end(), t->find("<|im_end|>")) == 0);
+    return std::chrono::duration<double>(end - start).count();
+  };
+  CHECK(seconds(160'000) < 24 * seconds(20'000));  // 8 when it is linear, some 60 when each part looks at all
+}
+
 TEST_CASE("a scored vocabulary of long tokens loads, and a long word is merged, in near-linear time") {
   const auto start = std::chrono::steady_clock::now();
   BpeModel model({/*byte_level=*/false, false, /*byte_fallback=*/true, false, 0});
