@@ -152,13 +152,13 @@ TEST_CASE("T8 exactly one BOS, whether the template writes it, the tokenizer add
   };
   // A21: where the template wrote it, behind white space, as transformers has it.
   const size_t place = tokenizer->encode("\n", {.add_special_tokens = false}).size();
-  tokenizer->add_bos = true;
+  tokenizer->prefix_ids = {bos};
   CHECK(count(with) == 1);
   CHECK(count(without) == 1);
   CHECK(count(late, place) == 1);
   tokenizer->eos_id = bos;  // one token for both, which this template writes as EOS: it stands for no BOS
   CHECK(count(nano::ChatTemplate("a{{ eos_token }}")) == 2);
-  tokenizer->add_bos = false;
+  tokenizer->prefix_ids = {};
   CHECK(count(late, place) == 1);
   CHECK(count(with) == 1);
   CHECK(count(without) == 0);
@@ -245,7 +245,7 @@ TEST_CASE("T6 chat_template_kwargs cannot be what the template trusts, nor what 
 
 TEST_CASE("T8 a raw prompt that begins with BOS, which the tokenizer adds, is warned of") {
   auto tokenizer = nano::load_tokenizer(tiny());
-  REQUIRE(tokenizer->add_bos);
+  REQUIRE(!tokenizer->prefix_ids.empty());
   const std::string bos = tokenizer->token_text(tokenizer->bos_id);
   const auto twice = run_small("run", tiny(), {"--raw", "--max-tokens", "2", bos + "And"});
   CHECK(twice.exit_code == 0);

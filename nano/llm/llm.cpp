@@ -124,7 +124,8 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   // be BOS. Where EOS is the same token, only the first place tells.
   std::vector<int32_t>& ids = prompt.token_ids;
   const auto end = bos == eos && !ids.empty() ? ids.begin() + 1 : ids.end();
-  if (tokenizer.add_bos && bos >= 0 && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
+  const bool adds_bos = !tokenizer.prefix_ids.empty() && bos >= 0;
+  if (adds_bos && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
   return prompt;
 }
 

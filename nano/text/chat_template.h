@@ -37,7 +37,6 @@ class ChatTemplate {
  public:
   explicit ChatTemplate(std::string_view source);  // Error: syntax or unsupported feature, with its line
   ~ChatTemplate();
-  ChatTemplate(ChatTemplate&&) noexcept;
 
   // `variables`: messages, tools, add_generation_prompt, bos_token, eos_token, … Ordered JSON keeps key order for
   // tojson. Error: raise_exception's own message (the Error's problem), what Jinja would raise too, or a limit on

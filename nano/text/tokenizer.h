@@ -73,8 +73,7 @@ class Tokenizer {
   int32_t find(std::string_view token) const;  // id of an exact token text, -1 if none
 
   int32_t bos_id = -1, eos_id = -1;
-  bool add_bos = false, add_eos = false;        // by default, when add_special_tokens is on
-  std::vector<int32_t> prefix_ids, suffix_ids;  // what is added then
+  std::vector<int32_t> prefix_ids, suffix_ids;  // BOS, EOS: added if add_special_tokens says so
   std::vector<int32_t> stop_ids;                // EOS, EOT, EOM and their like: each ends an answer
   std::string chat_template;                    // Jinja source; "" if the file has none
   std::string tool_template;         // the same, for conversations with tools, if it is another one

@@ -356,8 +356,6 @@ std::unique_ptr<Tokenizer> tokenizer_from_hf(const std::string& path) {
   if (is_directory) read_companions(path, *out);
   if (out->bos_id < 0 && out->prefix_ids.size() == 1) out->bos_id = out->prefix_ids[0];
   out->mark_special(out->bos_id);
-  out->add_bos = !out->prefix_ids.empty();
-  out->add_eos = !out->suffix_ids.empty();
   return out;
 }
 
