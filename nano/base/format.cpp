@@ -16,7 +16,8 @@ namespace nano {
 
 namespace {
 
-// "" and B = 1; k m g t = 1000s and K M G T = 1024s; with B for bytes kB and KB alike = 1000s, KiB = 1024s. NaN: unknown.
+// "" and B = 1; k m g t = 1000s and K M G T = 1024s; with B for bytes kB and KB alike = 1000s, KiB = 1024s.
+// NaN: unknown.
 double unit_factor(const std::string& unit) {
   if (unit.empty() || unit == "B") return 1;
   const bool bytes = unit.back() == 'B', binary = unit.size() == 3 && unit[1] == 'i' && bytes;

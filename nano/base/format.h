@@ -14,8 +14,8 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); 
 std::string three_digits(double x);
 std::string format_bytes(int64_t bytes);
 
-// "4096", "1k" = 1000, "1K" = 1024, "25.6k", also m M g G t T; with a B for bytes: "80GB" = 80e9, "80GiB" = 80 · 2^30.
-// Error naming `where` for anything else; so do the others.
+// "4096", "1k" = 1000, "1K" = 1024, "25.6k", also m M g G t T; with a B for bytes: "80GB" = 80e9,
+// "80GiB" = 80 · 2^30. Error naming `where` for anything else; so do the others.
 int64_t parse_human_int(const std::string& text, const std::string& where);
 double parse_real(const std::string& text, const std::string& where);
 // Token ids and the like: "5", and "1,2,3". Digits only: 1k is a number, not an id.

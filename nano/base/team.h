@@ -34,8 +34,8 @@ int32_t team_size(int32_t requested);
 // each worker does each task once.
 class Team {
  public:
-  // As in team_size. exact: just so many, 1 or more, though cores are fewer, and nobody is pinned. That is slow; it lets tests
-  // see on any machine how many workers share.
+  // As in team_size. exact: just so many, 1 or more, though cores are fewer, and nobody is pinned. That is slow; it
+  // lets tests see on any machine how many workers share.
   explicit Team(int32_t threads, bool exact = false);
   ~Team();
   Team(const Team&) = delete;

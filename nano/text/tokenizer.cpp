@@ -132,8 +132,8 @@ std::vector<Tokenizer::Segment> Tokenizer::cut_added(const AddedTokens& added, s
   return segments;
 }
 
-// Where `ranges` of the text lie in what normalising makes of text[begin, end), which has `size` bytes. Parts that are
-// normalised apart join to the whole where nothing composes across their ends; a range grows until that is so.
+// Where `ranges` of the text lie in what normalising makes of text[begin, end), which has `size` bytes. Parts that
+// are normalised apart join to the whole where nothing composes across their ends; a range grows until that is so.
 std::vector<Tokenizer::ByteRange> Tokenizer::normalized_ranges(std::string_view text, size_t begin,
                                                                size_t end, size_t size,
                                                                std::span<const ByteRange> ranges) const {

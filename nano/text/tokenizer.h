@@ -4,8 +4,8 @@
 //
 // Which tokens are special: those the file says are (GGUF: control or unknown; Hugging Face: "special": true), and
 // BOS, EOS and every other stop id, whatever its mark. Added tokens that are not special ("<think>", Gemma's "\n\n")
-// are ordinary vocabulary: they are found in any text, as in the reference tokenizers, because the model has seen that
-// text only in this form.
+// are ordinary vocabulary: they are found in any text, as in the reference tokenizers, because the model has seen
+// that text only in this form.
 //
 // Not here: Unigram and WordPiece models, training, pairs of texts, truncation, padding.
 #pragma once
@@ -29,7 +29,7 @@ class GgufFile;       // checkpoint/gguf.h
 struct RenderedSpan;  // text/chat_template.h
 
 // A token that is cut out of the text before anything else looks at it ("<|im_start|>", "<tool_call>"): the leftmost
-// first, at one place the longest; those that are `normalized` after the others, in what normalising made of the rest.
+// first, at one place the longest; those that are `normalized` after the others, in the normalised rest.
 struct AddedToken {
   int32_t id = -1;
   std::string content;                  // "" is never found

@@ -1,7 +1,7 @@
-// A tokenizer from a Hugging Face directory: tokenizer.json, and around it the files that say which ids begin and
-// end a text and how a conversation is written. Each of those may be missing; one that is there must be right.
-// Whatever stages tokenizer.json states are built; one that is not known is an Error with its name. Its truncation and
-// padding are training settings and not used.
+// A tokenizer from a Hugging Face directory: tokenizer.json, and around it the files that say which ids begin and end
+// a text and how a conversation is written. Each of those may be missing; one that is there must be right. Whatever
+// stages tokenizer.json states are built; one that is not known is an Error with its name. Its truncation and padding
+// are training settings and not used.
 #include <algorithm>
 #include <filesystem>
 #include <set>
