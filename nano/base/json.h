@@ -11,7 +11,8 @@
 namespace nano {
 
 constexpr int kMaxJsonDepth = 100;
-constexpr int kMaxJsonKeys = 4000;  // of one object that keeps their order: it looks through all for each new one
+constexpr int kMaxJsonKeys =
+    4000;  // of one object that keeps their order: it looks through all for each new one
 
 // Error "WHERE: invalid JSON at line L, column C: …": bad syntax, text or a NUL byte after the value, invalid
 // UTF-8, or more than kMaxJsonDepth nested arrays and objects. `where` names the file or request.
