@@ -56,6 +56,14 @@ TEST_CASE("tokenize gives back any text, also over stdin and byte for byte") {
   CHECK(contains(run_nano({"tokenize", tiny(), "And"}).out, "tokens"));
 }
 
+TEST_CASE("tokenize shows the leading space of a SentencePiece token, and U+FFFD for a part of a character") {
+  const std::string spm = nano_test::data_path("golden/tokenizers/spm.gguf");
+  // Ids as in spm.expected.json; their pieces are U+2581, U+2581 "the" twice.
+  CHECK(run_nano({"tokenize", spm, " the the"}).out ==
+        "    582  \" \"\n    263  \" the\"\n    263  \" the\"\n3 tokens\n");
+  CHECK(contains(run_nano({"tokenize", spm, "½"}).out, "    197  \"\uFFFD\"\n"));
+}
+
 TEST_CASE("tokenize renders a conversation through any template") {
   const std::string messages = temporary_file("[{\"role\": \"user\", \"content\": \"And he\"}]");
   const std::string source = temporary_file(

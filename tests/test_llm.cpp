@@ -128,9 +128,6 @@ TEST_CASE("C3 a model without a template: chat says so and what to do, run compl
   CHECK(contains(chat.err, "no chat template"));
   CHECK(contains(chat.err, "--chat-template"));
   CHECK(contains(chat.err, "run --raw"));
-  const std::string early =
-      run_nano({"chat", tiny()}, "And\n").err;  // before anything is loaded, or reported
-  CHECK(std::count(early.begin(), early.end(), '\n') == 1);
   const std::vector<std::string> few = {"In the beginning", "--temperature", "0", "--max-tokens", "4"};
   std::vector<std::string> raw = few;
   raw.push_back("--raw");
@@ -157,13 +154,13 @@ TEST_CASE("T8 exactly one BOS, whether the template writes it, the tokenizer add
   };
   // A21: where the template wrote it, behind white space, as transformers has it.
   const size_t place = tokenizer->encode("\n", {.add_special_tokens = false}).size();
-  tokenizer->add_bos = true;
+  tokenizer->prefix_ids = {bos};
   CHECK(count(with) == 1);
   CHECK(count(without) == 1);
   CHECK(count(late, place) == 1);
   tokenizer->eos_id = bos;  // one token for both, which this template writes as EOS: it stands for no BOS
   CHECK(count(nano::ChatTemplate("a{{ eos_token }}")) == 2);
-  tokenizer->add_bos = false;
+  tokenizer->prefix_ids = {};
   CHECK(count(late, place) == 1);
   CHECK(count(with) == 1);
   CHECK(count(without) == 0);
@@ -226,9 +223,31 @@ TEST_CASE(
   std::remove(lines.c_str());
 }
 
+TEST_CASE("T6 chat_template_kwargs cannot be what the template trusts, nor what has a field of its own") {
+  const TinyWithTemplate model(
+      "{{ bos_token }}{{ eot_token }}{{ messages[0].content }}{{ add_generation_prompt }}");
+  std::string all;
+  const char* const refused[] = {"bos_token", "eos_token", "eot_token", "image_token",
+                                 "_token",    "messages",  "tools",     "documents"};
+  for (const char* key : refused)
+    all += std::string(R"({"messages":[{"content":"And"}],"chat_template_kwargs":{"mood":1,")") + key +
+           "\":[]}}\n";
+  all +=
+      R"({"messages":[{"content":"God"}],"chat_template_kwargs":{"add_generation_prompt":false,"token":"t"}})";
+  const std::string lines = temporary_file(all + "\n");
+  const auto ran = run_small("run", model.path, {"--prompts", lines, "--max-tokens", "1", "--json"});
+  CHECK(ran.exit_code == 1);
+  for (const char* key : refused) {
+    INFO(key);
+    CHECK(contains(ran.out, std::string("'chat_template_kwargs' must not set '") + key + "'\""));
+  }
+  CHECK(contains(ran.out, "GodFalse\""));
+  std::remove(lines.c_str());
+}
+
 TEST_CASE("T8 a raw prompt that begins with BOS, which the tokenizer adds, is warned of") {
   auto tokenizer = nano::load_tokenizer(tiny());
-  REQUIRE(tokenizer->add_bos);
+  REQUIRE(!tokenizer->prefix_ids.empty());
   const std::string bos = tokenizer->token_text(tokenizer->bos_id);
   const auto twice = run_small("run", tiny(), {"--raw", "--max-tokens", "2", bos + "And"});
   CHECK(twice.exit_code == 0);

@@ -149,11 +149,11 @@ TEST_CASE("T6 control tokens typed by a user stay text when special tokens are n
 
 TEST_CASE("special tokens around a text come only when asked for, and BOS alone for an empty one") {
   auto llama = open("llama");
-  CHECK(llama->add_bos);
+  CHECK(!llama->prefix_ids.empty());
   CHECK(llama->encode("") == Ids{llama->bos_id});
   CHECK(llama->encode("", {false, true}).empty());
   auto qwen = open("qwen2");
-  CHECK(!qwen->add_bos);
+  CHECK(qwen->prefix_ids.empty());
   CHECK(qwen->bos_id == -1);
   CHECK(qwen->encode("").empty());
 }

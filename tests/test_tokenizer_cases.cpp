@@ -60,7 +60,7 @@ TEST_CASE("one vocabulary gives the same ids as GGUF and as tokenizer.json") {
 
 TEST_CASE("each pre-tokenizer that GGUF names cuts as its regular expressions do in tokenizers") {
   const nlohmann::json golden = expected("pretokenizers");
-  REQUIRE(golden["rules"].size() == 16);
+  REQUIRE(golden["rules"].size() == 23);
   for (const auto& [name, rows] : golden["rules"].items()) {
     const NamedRule rule = rule_by_name(name);
     for (const auto& row : rows) {
@@ -74,8 +74,11 @@ TEST_CASE("names of GGUF's pre-tokenizers that mean the same") {
   const std::vector<std::vector<std::string>> same = {
       {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral", "midm-2.0"},
       {"qwen2", "deepseek-r1-qwen", "megrez", "kormo"},
-      {"gpt-2", "phi-2", "exaone4", "modern-bert", "mellum"},
-      {"smollm", "starcoder", "refact", "minerva-7b"}};
+      {"gpt-2", "phi-2", "exaone4", "modern-bert", "mellum", "a.x-4.0", "trillion", "granite-docling"},
+      {"smollm", "starcoder", "refact", "minerva-7b", "exaone"},
+      {"smaug-bpe", "dbrx"},
+      {"mpt", "olmo"},
+      {"poro-chat", "bloom"}};
   const std::string text = "DON'T 12345 e\u0301x,\n\n\tHTMLElement ٣٤  7.";
   for (const auto& names : same) {
     const NamedRule first = rule_by_name(names[0]);
@@ -137,6 +140,24 @@ TEST_CASE("T6 normalised control tokens: none in foreign text, not even partly, 
       CHECK(count_nfc({{before, true}, {content + token, false}, {"x", true}}) == 0);
       CHECK(count_nfc({{before, true}, {content + token.substr(0, 4), false}, {token.substr(4), true}}) == 0);
     }
+}
+
+TEST_CASE("T6 foreign parts between normalised control tokens are found in near-linear time") {
+  const auto t = tokenizer_from_hf(path_of("nfc-added.json"));
+  const auto seconds = [&](int num_turns) {
+    std::vector<RenderedSpan> spans;
+    for (int i = 0; i < num_turns; ++i) {
+      spans.push_back({"<|im_start|>", true});
+      spans.push_back({"e\u0301<|im_end|>", false});
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Ids ids = encode_spans(*t, spans);
+    const auto end = std::chrono::steady_clock::now();
+    CHECK(std::count(ids.begin(), ids.end(), t->find("<|im_start|>")) == num_turns);
+    CHECK(std::count(ids.begin(), ids.end(), t->find("<|im_end|>")) == 0);
+    return std::chrono::duration<double>(end - start).count();
+  };
+  CHECK(seconds(160'000) < 24 * seconds(20'000));  // 8 when it is linear, some 60 when each part looks at all
 }
 
 TEST_CASE("a scored vocabulary of long tokens loads, and a long word is merged, in near-linear time") {

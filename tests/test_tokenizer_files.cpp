@@ -280,6 +280,13 @@ TEST_CASE("EOS of GGUF: eos, eot and eom ids and the well-known texts of control
   CHECK(by_text->encode("<tool>", {false, false}) == Ids{6});
 }
 
+TEST_CASE("GGUF: the default chat template and the one for tools, of several that have names") {
+  auto t = tokenizer_from_gguf(GgufFile(nano_test::data_path("golden/tokenizers/templates.gguf")));
+  CHECK(t->chat_template == "default: {{ messages }}");
+  CHECK(t->tool_template == "tool_use: {{ messages }}");
+  CHECK(tiny_gguf().text("tokenizer.ggml.pre", "gpt-2").open()->tool_template == "");
+}
+
 TEST_CASE("GGUF files with missing, unknown or damaged keys are errors that name the key") {
   CHECK(contains(load_error(tiny_gguf()), "tokenizer.ggml.pre"));
   CHECK(contains(load_error(tiny_gguf().text("tokenizer.ggml.pre", "my-bpe")),

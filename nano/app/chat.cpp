@@ -128,6 +128,9 @@ int chat_command(const Args& args) {
 
   const std::string source = read_chat_template(chat_template);
   const std::unique_ptr<LLM> llm = start_llm(options, {source, /*required=*/true});
+  if (!llm->has_chat_template())
+    throw Error("this model has no chat template", options.model,
+                "give --chat-template FILE, or use `run --raw`");
   if (const std::string note = seed_note(options, params); options.stats && !note.empty())
     print_stderr("{}\n", dim(note));
   Interrupt interrupt;

@@ -58,7 +58,8 @@ Perplexity measure_perplexity(LLM& llm, const std::string& text, int64_t ctx,
   std::vector<SamplingParams> params;
   for (auto chunk = ids.begin(); ids.end() - chunk >= ctx; chunk += ctx) {
     prompts.push_back({"", {chunk, chunk + ctx - 1}});
-    if (tokenizer.add_bos && tokenizer.bos_id >= 0) prompts.back().token_ids[0] = tokenizer.bos_id;
+    if (!tokenizer.prefix_ids.empty() && tokenizer.bos_id >= 0)
+      prompts.back().token_ids[0] = tokenizer.bos_id;
     // The last token is forced as the answer: then a chunk can fill the whole context.
     SamplingParams& p = params.emplace_back();
     p.temperature = 0;

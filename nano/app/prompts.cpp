@@ -49,7 +49,7 @@ void set_source(PromptJob& job, const Json& line, const std::string& where) {
 bool set_template_variable(PromptJob& job, const std::string& key, const Json& value,
                            const std::string& where) {
   if (key == "chat_template_kwargs") {
-    if (!value.is_object()) throw Error("'chat_template_kwargs' must be an object", where);
+    check_template_kwargs(value, where);
     job.template_variables.update(value);
     return true;
   }

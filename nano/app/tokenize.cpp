@@ -65,8 +65,8 @@ Prompt render_messages(const Tokenizer& tokenizer, const TokenizeOptions& o) {
 
 void print_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   for (int32_t id : ids) {
-    // Quoted as JSON, so that line breaks and spaces can be seen.
-    fmt::print("{:>7}  {}{}\n", id, json_text(Json(tokenizer.decode({&id, 1}, false))),
+    // Quoted as JSON, so that line breaks and spaces can be seen: as a piece inside a text, with its leading space.
+    fmt::print("{:>7}  {}{}\n", id, json_text(Json(tokenizer.piece(id, false, false))),
                tokenizer.is_special(id) ? "  (special)" : "");
   }
   fmt::print("{} tokens\n", ids.size());

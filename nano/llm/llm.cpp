@@ -17,10 +17,6 @@ namespace nano {
 
 namespace {
 
-Error no_chat_template(const std::string& model) {
-  return Error("this model has no chat template", model, "give --chat-template FILE, or use `run --raw`");
-}
-
 std::string beginning(const std::string& path) {
   char bytes[4];
   std::ifstream in(path, std::ios::binary);
@@ -82,6 +78,13 @@ void check_messages(const nlohmann::ordered_json& messages, const std::string& w
                 R"([{"role": "user", "content": "…"}] is a conversation)");
 }
 
+void check_template_kwargs(const nlohmann::ordered_json& kwargs, const std::string& where) {
+  if (!kwargs.is_object()) throw Error("'chat_template_kwargs' must be an object", where);
+  for (const auto& [key, value] : kwargs.items())
+    if (key == "messages" || key == "tools" || key == "documents" || key.ends_with("_token"))
+      throw Error(fmt::format("'chat_template_kwargs' must not set '{}'", key), where);
+}
+
 namespace {
 
 // As vLLM passes them on (see llm.h). Many templates would print "None", or the text of arguments as a JSON string.
@@ -122,7 +125,8 @@ Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_
   // be BOS. Where EOS is the same token, only the first place tells.
   std::vector<int32_t>& ids = prompt.token_ids;
   const auto end = bos == eos && !ids.empty() ? ids.begin() + 1 : ids.end();
-  if (tokenizer.add_bos && bos >= 0 && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
+  const bool adds_bos = !tokenizer.prefix_ids.empty() && bos >= 0;
+  if (adds_bos && std::find(ids.begin(), end, bos) == end) ids.insert(ids.begin(), bos);
   return prompt;
 }
 
@@ -132,7 +136,6 @@ LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTempl
   const std::string path = model_path(options);
   tokenizer_ = options.load_format == "dummy" ? tokenizer_of_shape(path) : load_tokenizer(path);
   load_chat_template(chat_template);
-  if (chat_template.required && !has_chat_template()) throw no_chat_template(options.model);
   loaded_ = load_engine(options, tokenizer_->vocab_size(), tokenizer_->stop_ids, progress, observe);
   if (loaded_->trace)
     loaded_->trace->text_of = [this](int32_t id) { return tokenizer_->piece(id, false, false); };
@@ -164,7 +167,9 @@ Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add
   const bool tools = more.contains("tools") && !more["tools"].is_null();
   const Template& chosen = tools && tool_template_.there() ? tool_template_ : chat_template_;
   if (chosen.error) throw *chosen.error;
-  if (!chosen.compiled) throw no_chat_template(loaded_->options.model);
+  if (!chosen.compiled)
+    throw Error("this model has no chat template", loaded_->options.model,
+                "use plain completion (--raw), or give --chat-template");
   return render_conversation(*tokenizer_, *chosen.compiled, messages, add_generation_prompt, more);
 }
 

@@ -128,9 +128,12 @@ class LLM {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // Error naming `where` unless these are a conversation: a list of objects.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& where);
+// vLLM's chat_template_kwargs come from whoever sends a request. Error naming `where` unless these are an object without
+// what the template trusts (bos_token and all other …_token are the model's words) or what has a field of its own.
+void check_template_kwargs(const nlohmann::ordered_json& kwargs, const std::string& where);
 // A conversation through a template: text and ids, with one BOS if the tokenizer wants one, whoever writes it.
 // `more`: what the template sees besides, an object with tools, documents (None if not there, as in transformers) and
-// the members of vLLM's chat_template_kwargs; also bos_token and eos_token in place of the tokenizer's.
+// the members of checked chat_template_kwargs; also bos_token and eos_token in place of the tokenizer's.
 // Messages reach the template as vLLM passes them on: null or no content (of a message that only calls a tool) is
 // empty text, other null members are left out, and a call's arguments are an object, also if they came as text.
 Prompt render_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat_template,

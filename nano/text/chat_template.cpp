@@ -223,7 +223,6 @@ class Evaluator {
 
 ChatTemplate::ChatTemplate(std::string_view source) : program_(new jinja::Node(jinja::parse(source))) {}
 ChatTemplate::~ChatTemplate() = default;
-ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 
 std::vector<RenderedSpan> ChatTemplate::render(const nlohmann::ordered_json& variables) const {
   if (!variables.is_object()) throw Error("the template's variables are not an object", "chat template");

@@ -27,9 +27,9 @@ struct RenderedSpan {
   bool from_template;  // true: written by the template; false: came from the messages
 };
 
-// Whose text it is: literals and text of the template, variables named *_token (bos_token …) and the roles of messages
-// (as far as they are words) are the template's own, and so are printed numbers and true, false, none. Every other
-// variable's strings are foreign. Byte by byte, through +, join, replace, format, upper, slices, macros, block
+// Whose text it is: literals and text of the template, variables named *_token (bos_token …) and the roles of
+// messages (as far as they are words) are the template's own, and so are printed numbers and true, false, none. Every
+// other variable's strings are foreign. Byte by byte, through +, join, replace, format, upper, slices, macros, block
 // set …: a control token is one where all its bytes are the template's. The quotes and brackets of a printed list or
 // mapping are foreign.
 
@@ -37,7 +37,6 @@ class ChatTemplate {
  public:
   explicit ChatTemplate(std::string_view source);  // Error: syntax or unsupported feature, with its line
   ~ChatTemplate();
-  ChatTemplate(ChatTemplate&&) noexcept;
 
   // `variables`: messages, tools, add_generation_prompt, bos_token, eos_token, … Ordered JSON keeps key order for
   // tojson. Error: raise_exception's own message (the Error's problem), what Jinja would raise too, or a limit on

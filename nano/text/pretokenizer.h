@@ -1,7 +1,7 @@
 // What happens to a text before BPE: it is normalised (Normalizer), then cut into pieces that are tokenised apart
 // (Pretokenizer): "it's 12" → "it", "'s", " ", "12". Both are part of a model, as its merges are: another rule gives
-// other ids and a worse model, unnoticed. So an unknown rule is an Error. Not here: lower case, NFKC, and where a piece
-// stood in the text as it was given.
+// other ids and a worse model, unnoticed. So an unknown rule is an Error. Not here: lower case, NFKC, and where a
+// piece stood in the text as it was given.
 #pragma once
 
 #include <functional>

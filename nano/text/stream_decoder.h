@@ -1,6 +1,6 @@
 // From token ids to text that may be shown at once: never half a character, never a part of a stop string.
-// One object a stream. Sum of all chunks = decode(all ids), cut at the stop string. Stop ids and max_tokens are not its
-// business: those are the engine's.
+// One object a stream. Sum of all chunks = decode(all ids), cut at the stop string. Stop ids and max_tokens are the
+// engine's business.
 #pragma once
 
 #include <cstdint>

@@ -24,6 +24,13 @@ size_t space_at_start(std::string_view text) {
   return space ? size_t(size) : 0;
 }
 
+// The first range that ends behind `begin`; they are ascending.
+using ByteRanges = std::span<const Tokenizer::ByteRange>;
+ByteRanges::iterator first_behind(ByteRanges ranges, size_t begin) {
+  return std::upper_bound(ranges.begin(), ranges.end(), begin,
+                          [](size_t at, const Tokenizer::ByteRange& r) { return at < r.second; });
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::vector<Token> tokens, BpeModel model, Normalizer normalizer,
@@ -67,9 +74,7 @@ const Tokenizer::Token& Tokenizer::at(int32_t id) const {
 bool Tokenizer::allowed(const AddedToken& token, size_t begin, const EncodeOptions& options) const {
   if (!is_special(token.id)) return true;
   if (!options.parse_special) return false;
-  // The first foreign range that ends behind `begin` must not begin before the token's end.
-  auto range = std::upper_bound(options.foreign.begin(), options.foreign.end(), begin,
-                                [](size_t at, const ByteRange& r) { return at < r.second; });
+  const auto range = first_behind(options.foreign, begin);
   return range == options.foreign.end() || range->first >= begin + token.content.size();
 }
 
@@ -127,8 +132,8 @@ std::vector<Tokenizer::Segment> Tokenizer::cut_added(const AddedTokens& added, s
   return segments;
 }
 
-// Where `ranges` of the text lie in what normalising makes of text[begin, end), which has `size` bytes. Parts that are
-// normalised apart join to the whole where nothing composes across their ends; a range grows until that is so.
+// Where `ranges` of the text lie in what normalising makes of text[begin, end), which has `size` bytes. Parts that
+// are normalised apart join to the whole where nothing composes across their ends; a range grows until that is so.
 std::vector<Tokenizer::ByteRange> Tokenizer::normalized_ranges(std::string_view text, size_t begin,
                                                                size_t end, size_t size,
                                                                std::span<const ByteRange> ranges) const {
@@ -145,9 +150,9 @@ std::vector<Tokenizer::ByteRange> Tokenizer::normalized_ranges(std::string_view 
   };
   std::vector<ByteRange> out;
   size_t done = begin, done_size = 0;
-  for (const ByteRange& range : ranges) {
-    if (range.second <= done || range.first >= end) continue;
-    size_t first = std::max(range.first, done), last = std::min(range.second, end);
+  for (auto range = first_behind(ranges, begin); range != ranges.end() && range->first < end; ++range) {
+    if (range->second <= done) continue;
+    size_t first = std::max(range->first, done), last = std::min(range->second, end);
     while (first > done && !clean(first)) first -= last_character(text.substr(0, first));
     while (last < end && !clean(last)) last += first_character(text.substr(last));
     done_size += normalize(done, first).size();

@@ -4,8 +4,8 @@
 //
 // Which tokens are special: those the file says are (GGUF: control or unknown; Hugging Face: "special": true), and
 // BOS, EOS and every other stop id, whatever its mark. Added tokens that are not special ("<think>", Gemma's "\n\n")
-// are ordinary vocabulary: they are found in any text, as in the reference tokenizers, because the model has seen that
-// text only in this form.
+// are ordinary vocabulary: they are found in any text, as in the reference tokenizers, because the model has seen
+// that text only in this form.
 //
 // Not here: Unigram and WordPiece models, training, pairs of texts, truncation, padding.
 #pragma once
@@ -29,7 +29,7 @@ class GgufFile;       // checkpoint/gguf.h
 struct RenderedSpan;  // text/chat_template.h
 
 // A token that is cut out of the text before anything else looks at it ("<|im_start|>", "<tool_call>"): the leftmost
-// first, at one place the longest; those that are `normalized` after the others, in what normalising made of the rest.
+// first, at one place the longest; those that are `normalized` after the others, in the normalised rest.
 struct AddedToken {
   int32_t id = -1;
   std::string content;                  // "" is never found
@@ -73,8 +73,7 @@ class Tokenizer {
   int32_t find(std::string_view token) const;  // id of an exact token text, -1 if none
 
   int32_t bos_id = -1, eos_id = -1;
-  bool add_bos = false, add_eos = false;        // by default, when add_special_tokens is on
-  std::vector<int32_t> prefix_ids, suffix_ids;  // what is added then
+  std::vector<int32_t> prefix_ids, suffix_ids;  // BOS, EOS: added if add_special_tokens says so
   std::vector<int32_t> stop_ids;                // EOS, EOT, EOM and their like: each ends an answer
   std::string chat_template;                    // Jinja source; "" if the file has none
   std::string tool_template;         // the same, for conversations with tools, if it is another one

@@ -177,10 +177,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   out->strip_leading_space = space_prefix;
   add_added_tokens(v, *out);
   read_ids(file, v, *out);
-  out->add_bos = file.get_bool(kPrefix + "add_bos_token", add_bos) && out->bos_id >= 0;
-  out->add_eos = file.get_bool(kPrefix + "add_eos_token", false) && out->eos_id >= 0;
-  if (out->add_bos) out->prefix_ids = {out->bos_id};
-  if (out->add_eos) out->suffix_ids = {out->eos_id};
+  if (file.get_bool(kPrefix + "add_bos_token", add_bos) && out->bos_id >= 0) out->prefix_ids = {out->bos_id};
+  if (file.get_bool(kPrefix + "add_eos_token", false) && out->eos_id >= 0) out->suffix_ids = {out->eos_id};
   out->chat_template = file.get_string("tokenizer.chat_template", "");
   out->tool_template = file.get_string("tokenizer.chat_template.tool_use", "");
   return out;

@@ -1,7 +1,7 @@
-// A tokenizer from a Hugging Face directory: tokenizer.json, and around it the files that say which ids begin and
-// end a text and how a conversation is written. Each of those may be missing; one that is there must be right.
-// Whatever stages tokenizer.json states are built; one that is not known is an Error with its name. Its truncation and
-// padding are training settings and not used.
+// A tokenizer from a Hugging Face directory: tokenizer.json, and around it the files that say which ids begin and end
+// a text and how a conversation is written. Each of those may be missing; one that is there must be right. Whatever
+// stages tokenizer.json states are built; one that is not known is an Error with its name. Its truncation and padding
+// are training settings and not used.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -356,8 +356,6 @@ std::unique_ptr<Tokenizer> tokenizer_from_hf(const std::string& path) {
   if (is_directory) read_companions(path, *out);
   if (out->bos_id < 0 && out->prefix_ids.size() == 1) out->bos_id = out->prefix_ids[0];
   out->mark_special(out->bos_id);
-  out->add_bos = !out->prefix_ids.empty();
-  out->add_eos = !out->suffix_ids.empty();
   return out;
 }
 

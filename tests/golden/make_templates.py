@@ -141,14 +141,28 @@ SNIPPETS = [
     "{{ 'a<' | safe + 'b<' }} {{ 'b<' + 'a<' | safe }} {{ 'a<' | safe ~ 'b<' }} {{ ('<' | safe) + ('<' | safe) + '>\\'\"&' }} {{ ['<' | safe, '>'] | join('&') }} {{ '<' | safe | string + '<' }} {{ 'x' + ('<' ~ '>') }}",
     "{{ le.append(1) }}", "{{ d.pop('a') }}", "{{ 'x'.items() }}",
 ]
+# A filter that transformers has not: templates of llama.cpp's collection use it on a call's arguments. Its meaning is json.loads.
+FROM_JSON = [
+    "{{ '{\"b\": [1, 2.5, null, true], \"a\": {\"x\": \"é\\\\n\"}}' | from_json }}",
+    "{% for k, v in (d | tojson | from_json).items() %}{{ k }}={{ v }};{% endfor %}{{ (l | tojson | from_json) == l }}{{ d | tojson | from_json | tojson }}",
+    "{{ '[]' | from_json | length }}{{ '{}' | from_json is mapping }}{{ ' 7 ' | from_json + 1 }}{{ '\"t\"' | from_json ~ '!' }}{{ 'null' | from_json is none }}{{ 'true' | from_json is boolean }}",
+    "{{ ('{\"a\": 1, \"a\": 2}' | from_json).a }}{{ '[\"\\\\u00e9\\\\ud83d\\\\ude00\"]' | from_json | first }}{{ ctl | tojson | from_json == ctl }}",
+    "{{ '{\"a\": }' | from_json }}", "{{ '' | from_json }}", "{{ '[1] 2' | from_json }}", "{{ 5 | from_json }}", "{{ none | from_json }}", "{{ undef | from_json }}",
+]
 COMMON = {"tools": None, "documents": None,  # as render_jinja_template passes them
           "bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
 
 
-def render(template, variables):
+def compiled(template):
+    environment = _compile_jinja_template("").environment.overlay()
+    environment.filters = {**environment.filters, "from_json": json.loads}
+    return environment.from_string(template)
+
+
+def render(template, variables, compile=_compile_jinja_template):
     """("text", …), ("error", message of raise_exception) or ("error", None)."""
     try:
-        return {"text": _compile_jinja_template(template).render(**{**COMMON, **variables})}
+        return {"text": compile(template).render(**{**COMMON, **variables})}
     except jinja2.exceptions.TemplateError as e:
         return {"error": e.message if type(e) is jinja2.exceptions.TemplateError else None}
     except (TypeError, ValueError, KeyError, OverflowError, ZeroDivisionError, AttributeError, IndexError):
@@ -163,6 +177,7 @@ def main():
             name: render(path.read_text(), variables) for name, variables in CONVERSATIONS.items()}
     out["variables"] = VARIABLES
     out["snippets"] = [{"template": t, **render(t, VARIABLES)} for t in SNIPPETS]
+    out["snippets"] += [{"template": t, **render(t, VARIABLES, compiled)} for t in FROM_JSON]
     (HERE / "renderings.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
 
 

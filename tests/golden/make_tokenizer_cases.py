@@ -39,6 +39,9 @@ RULES = {
     "poro-chat": [BLOOM],
     "viking": [BLOOM, r"\p{N}"],
 }
+# Other names for some of these, as their tokenizer.json files have it.
+ALIASES = {"dbrx": "llama-bpe", "olmo": "gpt-2", "exaone": "smollm", "bloom": "poro-chat", "a.x-4.0": "gpt-2", "trillion": "gpt-2",
+           "granite-docling": "gpt-2"}
 UNITS = ["a", "Ab", "HTML", "the", "x", " ", "  ", "\n", "\r\n", "\t", "\u3000", "\u00a0", "1", "23", "4567", "٣", "½", "'s", "'T", "'ll", ".", "...",
          ",", "!?", "(", ")", "$", "<=", "`", "|", "/", "_", "é", "e\u0301", "\u0301", "Ω", "\u2126", "\u212a", "ǅ", "ʔ", "Привет", "日本語", "カナ", "한국", "ไทย",
          "क्ष", "שלום", "।", "。", "、", "…", "“", "😀", "\u200d", "ᾀ", "Ａ", "£", "ª"]
@@ -58,7 +61,12 @@ def pieces(patterns, text):
 
 
 rng = random.Random(19)
-save("pretokenizers.expected.json", {"rules": {n: [[t, pieces(p, t)] for t in texts(rng, UNITS, 40, 14)] for n, p in RULES.items()}})
+rules = {n: [[t, pieces(p, t)] for t in texts(rng, UNITS, 40, 14)] for n, p in RULES.items()}
+more = random.Random(20)
+rules.update({n: [[t, pieces(RULES[p], t)] for t in texts(more, UNITS, 40, 14)] for n, p in ALIASES.items()})
+WHITE = [" ", "  ", "\n", "\r\n", "\t", "\u3000", "\u00a0", "\u0085", "\u2003", "a", "12", "日", "!"]
+rules["deepseek-llm"] += [[t, pieces(RULES["deepseek-llm"], t)] for t in texts(more, WHITE, 80, 10)]
+save("pretokenizers.expected.json", {"rules": rules})
 
 # Added tokens that strip and meet white space that is itself an added token; normalised added tokens; Metaspace.
 SPACES = [" ", "  ", "\n", "\t", "\u3000", "a", "the", "12", "é", "e\u0301", "日本", "<", ">", "▁", "\u0301", "\u0338", "\u212a"]
@@ -121,3 +129,12 @@ def both(name, base, pre):
 both("both-llama2", "llama2-style", None)
 both("both-gemma", "gemma-style", None)
 both("both-qwen2", "qwen2-style", "qwen2")
+
+# Named chat templates beside the default one.
+w = gguf.GGUFWriter(OUT / "templates.gguf", "llama")
+w.add_tokenizer_model("gpt2")
+w.add_tokenizer_pre("gpt-2")
+w.add_token_list(["a", "b", "ab"])
+w.add_token_merges(["a b"])
+w.add_chat_template([{"name": n, "template": f"{n}: {{{{ messages }}}}"} for n in ("rag", "tool_use", "default")])
+w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()

@@ -43,7 +43,7 @@ TEST_CASE("SmolLM2: ids and texts of transformers") {
 TEST_CASE("SmolLM2: special ids and the chat template") {
   auto tokenizer = open_model();
   CHECK(tokenizer->bos_id == 1);
-  CHECK(!tokenizer->add_bos);
+  CHECK(tokenizer->prefix_ids.empty());
   CHECK(tokenizer->stop_ids == std::vector<int32_t>{2, 0});  // <|im_end|>, <|endoftext|>
   CHECK(tokenizer->chat_template.find("<|im_start|>") != std::string::npos);
   for (int32_t id : tokenizer->encode("<|im_end|><|endoftext|>", {true, false}))

@@ -115,11 +115,11 @@ class Context {
 bool truthy(const Value& v);
 bool equal(Context& c, const Value& a, const Value& b);
 size_t find(Context& c, const Text& text, const Text& what, size_t from);  // npos: it is not there
-size_t character(Context& c, const Text& text,
-                 int64_t index);  // where it begins; < 0: from the end; at most the end
+// Where the character of that index begins (< 0: from the end); a place outside the text is the end it lies behind.
+size_t character(Context& c, const Text& text, int64_t index);
 int compare(Context& c, const Value& a, const Value& b);  // < 0, 0, > 0; Error: Python has no order for them
 const std::vector<Value>& elements(Context& c, const Value& v);
-const std::vector<Value>& iterate(Context& c, const Value& v);  // the same, for those who read them all
+const std::vector<Value>& iterate(Context& c, const Value& v);  // the same, charged for: who reads them all
 Text to_text(Context& c, const Value& v);                       // str(v)
 struct Notation {                                               // of a value inside text
   bool python = false, ascii = false;

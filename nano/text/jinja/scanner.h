@@ -45,9 +45,9 @@ class Scanner {
   }
 
   // --- text and tags
-  // The text up to the next tag, whose opening is passed, too: close_ becomes what must close it, "" at the end of the
-  // template. {%- strips all white space in front; without a sign, a tag that is the first thing on its line takes its
-  // indentation with it (lstrip_blocks), but not {{.
+  // The text up to the next tag, whose opening is passed, too: close_ becomes what must close it, "" at the end of
+  // the template. {%- strips all white space in front; without a sign, a tag that is the first thing on its line
+  // takes its indentation with it (lstrip_blocks), but not {{.
   std::string_view open_tag() {
     size_t tag = source_.find('{', at_);
     while (tag != source_.npos && !any_of({"{{", "{%", "{#"}, source_.substr(tag, 2)))

@@ -12,7 +12,7 @@
 namespace nano::jinja {
 namespace {
 
-constexpr size_t kMaxSteps = 4'000'000, kMaxStepsPerByte = 8;  // of the variables
+constexpr size_t kMaxSteps = 4'000'000, kMaxStepsPerByte = 8;  // of the variables, in addition
 constexpr size_t kMaxText = 4 << 20;                           // bytes of one string, and of the rendering
 constexpr int kMaxValueDepth = 100;  // of lists and dicts in each other: what walks them recurses
 
