@@ -10,7 +10,8 @@ nano break FUNCTION              a breakpoint where the arguments of a function 
 nano floats POINTER N [TYPE]     N numbers of type f32, f16, bf16, e4m3 or i8 from POINTER on.
 
 Nothing here calls a function of the program, so all of it works where gdb cannot make such calls.
-"""import os
+"""
+import os
 import struct
 import sys
 
