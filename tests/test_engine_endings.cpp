@@ -79,6 +79,10 @@ TEST_CASE("who looks at a step may not change its requests") {
   CHECK(dies(on_step([](nano::Engine& e) { e.finish("x", 0, FinishReason::stop); })));
   CHECK(dies(on_step([](nano::Engine& e) { e.add_request("y", {5}, greedy(1)); })));
   CHECK(dies([](nano::Engine& e) { e.on_logits = [&e](const auto&, int32_t, auto) { e.abort("x"); }; }));
+  CHECK(dies(on_step([](nano::Engine& e) {
+    e.on_step = {};  // else it would have no end, and die of that
+    e.step();
+  })));
   CHECK_FALSE(dies([](nano::Engine&) {}));
   CHECK_FALSE(dies(on_step([](nano::Engine&) {})));
 }
@@ -125,6 +129,29 @@ TEST_CASE("static: the trace tells of an end in its step, not when the batch is 
   }
   std::remove(path.c_str());
   CHECK(order == std::vector<std::string>{"step", "step", "short", "step", "step", "step", "step", "long"});
+}
+
+TEST_CASE("an id is free as soon as its request is over, also where a static batch holds its slot") {
+  for (const char* scheduling : {"continuous", "static"}) {
+    CAPTURE(scheduling);
+    nano::EngineOptions options = micro_options();
+    options.scheduling = scheduling;
+    EngineUnderTest run(options);
+    const Request brief{"short", make_prompt(6, 1), greedy(2)}, other{"gone", make_prompt(6, 2), greedy(9)};
+    run.add(brief);
+    run.add(other);
+    run.add({"long", make_prompt(6, 3), greedy(9)});
+    for (int i = 0; i < 4; ++i) run.step();
+    run.engine().abort("gone");
+    CHECK(run.engine().num_live_requests() == 1);
+    CHECK(run.engine().num_live_sequences() == (options.scheduling == "static" ? 3 : 1));
+    run.add(brief);
+    run.add(other);
+    while (run.engine().has_work()) run.step();
+    CHECK(run.answers.at("short").ids.size() == 2 + 2);
+    CHECK(run.answers.at("gone").ids.size() == 4 + 9);
+    check_idle(run);
+  }
 }
 
 // Aborts and failures at random moments, under every scheduling: nothing is left in any of the engine's maps.

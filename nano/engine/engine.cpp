@@ -91,6 +91,7 @@ void Engine::finish(const std::string& request_id, int32_t index, FinishReason r
 }
 
 std::vector<SequenceOutput> Engine::step() {
+  NANO_CHECK(!in_step_, "step in the middle of a step");
   struct InStep {
     bool& flag;
     explicit InStep(bool& f) : flag(f) { flag = true; }
@@ -199,7 +200,7 @@ std::vector<SequenceOutput> Engine::outputs_of(const StepPlan& plan, StepResult&
   std::vector<SequenceOutput> outputs;
   for (size_t e = 0; e < plan.seqs.size(); ++e) {
     SeqResult& of = result.seqs[e];
-    const auto& [seq, request, told] = live_.at(of.id);
+    const auto& [seq, request, ended] = live_.at(of.id);
     if (of.sampled.empty() && of.prompt_logprobs.empty() && of.finish_reason == FinishReason::none) continue;
     SequenceOutput& out = outputs.emplace_back();
     out.request_id = request->id;
@@ -229,20 +230,22 @@ void Engine::fail_unstarted(Request& request, const std::string& error,
   }
 }
 
+// What has ended is known at once; a sequence that a static batch still points to lives on until that is over.
 void Engine::forget_finished() {
+  auto held = [this](const auto& seq) { return scheduler_.holds(seq->id); };
   for (auto it = live_.begin(); it != live_.end();) {
-    const auto [seq, request, told] = it->second;
-    if (trace_ && seq->finished() && !told)
-      trace_->request(to_string(seq->finish_reason), request->id, *seq, now());
-    it->second.told = seq->finished();
-    if (!seq->finished() || scheduler_.holds(seq->id)) {
-      ++it;
-      continue;
+    auto& [seq, request, ended] = it->second;
+    if (seq->finished() && !std::exchange(ended, true)) {
+      if (trace_) trace_->request(to_string(seq->finish_reason), request->id, *seq, now());
+      if (--request->num_live == 0 && request->num_started == request->seqs.size())
+        over_.push_back(requests_.extract(request->id));
     }
-    it = live_.erase(it);
-    if (--request->num_live == 0 && request->num_started == request->seqs.size())
-      requests_.erase(request->id);
+    it = seq->finished() && !held(seq) ? live_.erase(it) : std::next(it);
   }
+  std::erase_if(over_, [&](const auto& request) {
+    const auto& seqs = request.mapped().seqs;
+    return std::none_of(seqs.begin(), seqs.end(), held);
+  });
 }
 
 void Engine::check_integrity() const {

@@ -47,7 +47,8 @@ class Engine {
   // Error: an empty or too long prompt, an id outside the vocabulary, a parameter out of range, an id in use.
   void add_request(const std::string& request_id, std::vector<int32_t> prompt, SamplingParams params,
                    int32_t priority = 0);
-  // Unknown or finished: no-op. In static scheduling an id stays in use until its batch is over.
+  // Unknown or finished: no-op. An id is free again once all its answers have ended, also where a static batch still
+  // holds their slots.
   void abort(const std::string& request_id);
   // A stop string was found. Unknown, finished, or an answer that has not started: no-op.
   void finish(const std::string& request_id, int32_t index, FinishReason reason);
@@ -58,7 +59,7 @@ class Engine {
   std::vector<SequenceOutput> step();
 
   void trace_to(TraceWriter* trace);  // nullptr = off
-  // Neither of these two may add, abort or finish requests.
+  // Neither of these two may step, nor add, abort or finish requests.
   // Tests look at each row of logits before it is sampled: sequence, position of the row, the row.
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
   // Benchmarks look at each step once it is done.
@@ -75,12 +76,12 @@ class Engine {
     std::string id;
     std::vector<std::unique_ptr<Sequence>> seqs;  // answer i of n
     size_t num_started = 0;                       // of them; those after the first wait for its prompt
-    size_t num_live = 0;                          // of those started
+    size_t num_live = 0;                          // of those started, and not finished
   };
   struct Live {
     Sequence* seq;
     Request* request;
-    bool told;  // that it ended, to the trace
+    bool ended;  // the request and the trace know of it
   };
   // One row of logits: whose it is, and the position of the token that it predicts.
   struct LogitRow {
@@ -110,6 +111,7 @@ class Engine {
   BlockManager blocks_;
   Scheduler scheduler_;
   std::map<std::string, Request> requests_;
+  std::vector<std::map<std::string, Request>::node_type> over_;  // but a static batch holds sequences of them
   std::unordered_map<SeqId, Live>
       live_;  // the sequences that the scheduler was given, and may still point to
   SeqId next_id_ = 0;
