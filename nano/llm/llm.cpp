@@ -1,14 +1,13 @@
 #include "llm/llm.h"
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
 
 #include "base/clock.h"          // steady_seconds
-#include "base/error.h"          // Error, NANO_CHECK
+#include "base/error.h"          // Error
 #include "base/json.h"           // parse_ordered_json
 #include "checkpoint/gguf.h"     // GgufFile
 #include "checkpoint/weights.h"  // read_hf_config
@@ -175,63 +174,56 @@ Prompt LLM::apply_chat_template(const nlohmann::ordered_json& messages, bool add
 
 void LLM::add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
                       int32_t priority) {
-  auto live = std::make_shared<Live>();
-  RequestOutput& out = live->output;
-  live->params = params;
-  out.request_id = request_id;
-  out.prompt = prompt.text;
-  out.prompt_token_ids = prompt.token_ids.empty() ? tokenizer_->encode(prompt.text) : prompt.token_ids;
-  out.metrics.arrival = now();
-  loaded_->engine->add_request(request_id, out.prompt_token_ids, params, priority);
+  // The engine is done with a request before on_update is told of its end.
+  if (live_.count(request_id)) throw Error("this request id is in use", request_id);
+  Live live;
+  live.params = params;
+  live.output.request_id = request_id;
+  live.output.prompt = prompt.text;
+  live.output.prompt_token_ids =
+      prompt.token_ids.empty() ? tokenizer_->encode(prompt.text) : prompt.token_ids;
+  live.output.metrics.arrival = now();
+  loaded_->engine->add_request(request_id, live.output.prompt_token_ids, params, priority);
   for (int32_t i = 0; i < params.n; ++i) {
-    out.outputs.emplace_back().index = i;
-    live->decoders.emplace_back(*tokenizer_, params.stop, params.include_stop_str_in_output,
-                                params.skip_special_tokens, /*continues_text=*/true);
+    live.output.outputs.emplace_back().index = i;
+    live.decoders.emplace_back(*tokenizer_, params.stop, params.include_stop_str_in_output,
+                               params.skip_special_tokens, /*continues_text=*/true);
   }
-  NANO_CHECK(live_.emplace(request_id, std::move(live)).second, "the engine refuses an id that is in use");
+  live_.emplace(request_id, std::move(live));
 }
 
 std::optional<RequestOutput> LLM::abort(const std::string& request_id) {
   loaded_->engine->abort(request_id);
-  const auto it = live_.find(request_id);
-  if (it == live_.end()) return std::nullopt;
-  const std::shared_ptr<Live> live = it->second;
-  live_.erase(it);
-  for (CompletionOutput& answer : live->output.outputs) {
+  if (live_.count(request_id) == 0) return std::nullopt;
+  Live& live = ended_.emplace_back(live_.extract(request_id)).mapped();
+  std::erase_if(untold_, [&](const auto& untold) { return untold.second == &live; });
+  for (CompletionOutput& answer : live.output.outputs) {
     if (answer.finish_reason != FinishReason::none) continue;
     answer.finish_reason = FinishReason::abort;
-    answer.delta = live->decoders[size_t(answer.index)].finish();
+    answer.delta = live.decoders[size_t(answer.index)].finish();
     answer.text += answer.delta;
   }
-  live->output.finished = true;
-  live->output.metrics.finished = now();
-  return live->output;
+  live.output.finished = true;
+  live.output.metrics.finished = now();
+  return live.output;
 }
 
-// Whose output each is, is settled before anybody hears of one: on_update may abort any request, and give an id that
-// is free again to another. If it throws, the others' tokens are still theirs.
+// on_update may abort any request, also the one that it is told of, and give its id to another. So what a step gave
+// is kept with the request that it is for, and what has ended stays where it is for on_update to look at. If that
+// throws, the next call goes on from there.
 void LLM::step(const OnUpdate& on_update) {
-  const std::vector<SequenceOutput> outputs = loaded_->engine->step();
-  std::vector<std::shared_ptr<Live>> whose;
-  for (const SequenceOutput& from : outputs) whose.push_back(live_.at(from.request_id));
-  std::exception_ptr thrown;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    RequestOutput& out = whose[i]->output;
-    if (out.finished) continue;  // aborted meanwhile
-    apply(outputs[i], *whose[i]);
-    out.finished = std::all_of(out.outputs.begin(), out.outputs.end(),
-                               [](const auto& o) { return o.finish_reason != FinishReason::none; });
-    if (out.finished) {
-      out.metrics.finished = now();
-      live_.erase(out.request_id);
-    }
-    try {
-      if (on_update && !thrown) on_update(out);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
+  ended_.clear();
+  if (untold_.empty())
+    for (SequenceOutput& from : loaded_->engine->step())
+      if (auto to = live_.find(from.request_id); to != live_.end())
+        untold_.emplace_back(std::move(from), &to->second);
+  while (!untold_.empty()) {
+    const auto [from, live] = std::move(untold_.front());
+    untold_.pop_front();
+    apply(from, *live);
+    if (live->output.finished) ended_.push_back(live_.extract(from.request_id));
+    if (on_update) on_update(live->output);
   }
-  if (thrown) std::rethrow_exception(thrown);
 }
 
 // Token ids become text; a stop string found in the text ends the sequence here, because the engine has no text.
@@ -266,6 +258,9 @@ void LLM::apply(const SequenceOutput& from, Live& live) {
   }
   if (answer.finish_reason != FinishReason::none) answer.delta += decoder.finish();
   answer.text += answer.delta;
+  out.finished = std::all_of(out.outputs.begin(), out.outputs.end(),
+                             [](const auto& o) { return o.finish_reason != FinishReason::none; });
+  if (out.finished) out.metrics.finished = now();
 }
 
 std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
@@ -281,10 +276,16 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
                             prompts.size()),
                 "generate");
   std::vector<RequestOutput> results(prompts.size());
-  std::vector<std::shared_ptr<Live>> mine(prompts.size());
+  std::map<const Live*, size_t> place;  // of the answers that are on their way
+  auto collect = [&] {                  // those that have ended, whoever ended them
+    for (auto& node : ended_)
+      if (const auto mine = place.extract(&node.mapped()))
+        results[mine.mapped()] = std::move(node.mapped().output);
+  };
   auto abort_mine = [&] {
-    for (const std::shared_ptr<Live>& live : mine)
-      if (live && !live->output.finished) abort(live->output.request_id);
+    collect();
+    for (const auto& [live, i] : place) abort(live->output.request_id);
+    collect();
   };
   try {
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -295,7 +296,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
         if (!prompts[i].error.empty()) throw Error(prompts[i].error);
         add_request(id, prompts[i], params[params.size() == 1 ? 0 : i],
                     priorities.empty() ? 0 : priorities[i]);
-        mine[i] = live_.at(id);
+        place[&live_.at(id)] = i;
       } catch (const Error& error) {  // one bad prompt is that prompt's failure only
         results[i].request_id = id;
         results[i].prompt = prompts[i].text;
@@ -310,13 +311,12 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
         break;
       }
       step(on_update);
+      collect();
     }
   } catch (...) {  // nobody is left to whom these belong
     abort_mine();
     throw;
   }
-  for (size_t i = 0; i < mine.size(); ++i)
-    if (mine[i]) results[i] = std::move(mine[i]->output);
   return results;
 }
 

@@ -7,11 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"           // Error
@@ -70,7 +72,8 @@ class LLM {
   // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities
   // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its
   // RequestOutput has an error. on_update is called for every answer that a step advanced.
-  // An update is about one answer: the others' deltas are empty. on_update may abort any request and add others.
+  // An update is about one answer: the others' deltas are empty. on_update may abort any request and add others, but
+  // call neither step() nor generate().
   // Once `interrupted` says so, what still runs is aborted; an aborted request keeps what it has. If a step throws,
   // or on_update does, the requests of this call are aborted and the next call starts afresh.
   using OnUpdate = std::function<void(const RequestOutput&)>;
@@ -90,10 +93,11 @@ class LLM {
   // The pieces of generate(), for an interactive program: add, then step until nothing is left.
   void add_request(const std::string& request_id, const Prompt& prompt, const SamplingParams& params,
                    int32_t priority = 0);
-  // What there is of it, with FinishReason::abort where it was not over; nothing if the id is not running.
+  // What there is of it, with FinishReason::abort where it was not over; nothing if the id is not running. An id is
+  // free again once on_update is told of its end, or it is aborted.
   std::optional<RequestOutput> abort(const std::string& request_id);
-  bool has_work() const { return loaded_->engine->has_work(); }
-  void step(const OnUpdate& on_update);
+  bool has_work() const { return !untold_.empty() || loaded_->engine->has_work(); }
+  void step(const OnUpdate& on_update);  // if on_update throws, the next step tells the rest first
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const LoadedEngine& loaded() const { return *loaded_; }
@@ -118,8 +122,9 @@ class LLM {
   std::unique_ptr<Tokenizer> tokenizer_;
   Template chat_template_, tool_template_;
   std::unique_ptr<LoadedEngine> loaded_;
-  std::map<std::string, std::shared_ptr<Live>>
-      live_;  // who runs; generate() and step() hold theirs beyond that
+  std::map<std::string, Live> live_;
+  std::vector<std::map<std::string, Live>::node_type> ended_;  // since the last step began
+  std::deque<std::pair<SequenceOutput, Live*>> untold_;        // of the last step, for those in live_
   double start_seconds_;
   int64_t next_request_ = 0;
 };
