@@ -342,6 +342,28 @@ TEST_CASE("a request that failed prints nothing on stdout") {
   CHECK(!contains(ran.err, "nothing generated"));
 }
 
+TEST_CASE("a request that fails on its way: all of its text, and the error on a line of its own") {
+  const std::string empty = temporary_file("{{ '' }}");
+  // The first token is any but BOS, which is all of the prompt; the second time its logit is divided by next to 0.
+  auto ran = [&](std::vector<std::string> args, const char* stop) {
+    args.insert(args.end(), {"--logit-bias", "{\"0\": -100}", "--repetition-penalty", "1e-39", "--stop", stop,
+                             "--device", "ref", "--temperature", "0", "--kv-cache-memory-bytes", "16MB"});
+    return run_nano(args, "hello\n");
+  };
+  const std::vector<std::string> run = {"run", tiny(), "--prompt-token-ids", "0"};
+  const std::vector<std::string> chat = {"chat", tiny(), "--chat-template", empty};
+  for (const auto& [args, before, error] :
+       {std::tuple{run, "", "error: prompt 0: "}, std::tuple{chat, "> hello\n", "error: chat: "}})
+    for (const char* stop : {"not there", "AndX"}) {
+      CAPTURE(args[0], stop);
+      const auto failed = ran(args, stop);
+      CHECK(failed.exit_code == 1);
+      CHECK(failed.out == std::string(before) + "And\n");
+      CHECK(contains(failed.err, std::string("\n") + error + "no token can be chosen"));
+    }
+  std::remove(empty.c_str());
+}
+
 TEST_CASE("info --params 7B is 7 billion, and a shape beyond counting is refused") {
   const auto ran = run_nano({"info", "--params", "7B", "--json"});
   REQUIRE(ran.exit_code == 0);

@@ -87,6 +87,8 @@ TEST_CASE("a mistyped command, flag or model is answered with the right one") {
       {{"run", tiny(), "x", "--no-smapler"}, "(did you mean --no-sampler?)"},
       {{"run", tiny(), "x", "--frobnicate"},
        "'--frobnicate' is not one of its flags (see `build/nano run --help`)"},
+      {{"run", tiny(), "x", "-v"}, "'-v' is not one of its flags (its letters: -h -m "},
+      {{"bench", "gemm", "-v"}, "'-v' is not one of its flags (its letters: -h -t)"},
       {{"run", "smolm2", "x"}, "(did you mean smollm2?)"},
       {{"run", "tinny", "x"}, "(did you mean tiny?)"},
       {{"run", "/no/such/model", "x"}, "(names: tiny, tiny-draft, smollm2)"},
@@ -195,6 +197,9 @@ TEST_CASE("a run says how an answer ended, and that it would be the same again")
   CHECK(!contains(said({"And"}), "seed"));
   CHECK(contains(said({"And", "--temperature", "1"}),
                  "seed 0: the same again next time (--seed N for another)"));
+  const std::string line = nano_test::temporary_file(R"({"prompt": "And", "temperature": 1e-6})");
+  CHECK(contains(said({"--prompts", line}), "seed 0: the same again"));  // it is raised, so it draws
+  std::remove(line.c_str());
   CHECK(!contains(said({"And", "--temperature", "1", "--seed", "5"}), "seed"));
   CHECK(!contains(said({"And", "--temperature", "1", "--no-sampler"}), "seed"));
   const auto stopped = run_nano({"run", tiny(), "--device", "ref", "--raw", "--max-tokens", "2000",

@@ -221,14 +221,19 @@ bool ArgParser::parse_own(Args& args) {
 // What nobody declared.
 void ArgParser::refuse_extra(const std::string& extra) const {
   if (extra.rfind('-', 0) != 0) refuse("'" + extra + "' is one argument too many");
-  std::vector<std::string> names;
-  for (const CLI::Option* option : cli_->get_options())
+  std::vector<std::string> names, letters;
+  for (const CLI::Option* option : cli_->get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& letter : option->get_snames()) letters.push_back("-" + letter);
+  }
   std::string name = extra.substr(0, extra.find('='));
   std::replace(name.begin(), name.end(), '_', '-');
   const std::string near = closest(name, names);
-  if (near.empty()) refuse("'" + extra + "' is not one of its flags");
-  throw Error("'" + extra + "' is not one of its flags", command_, "did you mean " + near + "?");
+  const std::string problem = "'" + extra + "' is not one of its flags";
+  if (!near.empty()) throw Error(problem, command_, "did you mean " + near + "?");
+  if (name.size() == 2)
+    throw Error(problem, command_, fmt::format("its letters: {}", fmt::join(letters, " ")));
+  refuse(problem);
 }
 
 void ArgParser::refuse(const std::string& problem) const {

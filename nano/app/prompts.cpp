@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "app/sampling_flags.h"  // warn_of_low_temperature
+#include "app/sampling_flags.h"  // raise_low_temperature
 #include "app/terminal.h"        // read_input
 #include "base/error.h"          // Error
 #include "base/json.h"           // parse_ordered_json
@@ -81,7 +81,7 @@ PromptJob job_of(const std::string& text, const SamplingParams& defaults, const 
     set_source(job, line, where);
     if (!job.template_variables.empty() && job.messages.is_null())
       throw Error("tools, documents and chat_template_kwargs go with 'messages'", where);
-    if (line.contains("temperature")) warn_of_low_temperature(job.params, where);
+    raise_low_temperature(job.params, where);  // the defaults' is raised already
   } catch (const Error& error) {
     job.prompt.text = text;
     job.prompt.error = error.what();

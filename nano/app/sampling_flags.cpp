@@ -57,11 +57,12 @@ void add_sampling_flags(ArgParser& parser, Json& given) {
   }
 }
 
-void warn_of_low_temperature(const SamplingParams& p, const std::string& where) {
-  if (p.temperature_too_low())
-    print_stderr(
-        "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n",
-        where, p.temperature, kLeastTemperature);
+void raise_low_temperature(SamplingParams& p, const std::string& where) {
+  if (!p.temperature_too_low()) return;
+  print_stderr(
+      "warning: {}: temperature {} is raised to {}: less would overflow (0 = the most likely token)\n", where,
+      p.temperature, kLeastTemperature);
+  p.temperature = kLeastTemperature;
 }
 
 SamplingParams make_sampling_params(const EngineOptions& options, const Json& given) {
@@ -77,8 +78,7 @@ SamplingParams make_sampling_params(const EngineOptions& options, const Json& gi
   } catch (const Error& error) {  // what it calls "SamplingParams.top_p" was given by another name
     throw Error(error.problem, where(error.where.substr(error.where.find('.') + 1)), error.hint);
   }
-  warn_of_low_temperature(params, where("temperature"));
-  params.temperature = checked.temperature;
+  raise_low_temperature(params, where("temperature"));
   if (!options.sampler && !params.greedy() && given.contains("temperature"))
     print_stderr("note: --no-sampler takes the most likely token: --temperature has no effect\n");
   return params;

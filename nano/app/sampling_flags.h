@@ -19,7 +19,7 @@ SamplingParams make_sampling_params(const EngineOptions& options, const nlohmann
 // "seed 0 (--seed N for another)" if another run would say the same though tokens are drawn; "" otherwise.
 std::string seed_note(const EngineOptions& options, const SamplingParams& params);
 
-// As vLLM does: on stderr, if the sampler is going to raise it.
-void warn_of_low_temperature(const SamplingParams& params, const std::string& where);
+// As validate() will, but said on stderr, as vLLM does.
+void raise_low_temperature(SamplingParams& params, const std::string& where);
 
 }  // namespace nano
