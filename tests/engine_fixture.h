@@ -77,7 +77,7 @@ class EngineUnderTest {
       answer.error = out.error;
       answer.logits_hash = hashes_[seq_of_.at(answer_key(out.request_id, out.index))];
     }
-    engine().check_integrity();
+    engine().scheduler().check_integrity();
     ++steps;
   }
   // Adds all, runs to the end.

@@ -148,14 +148,8 @@ void explain_all(LLM& llm, std::function<void(const std::string& request_id, Jso
   llm.loaded().engine->on_logits = [&llm, use = std::move(use)](const Sequence& seq, int32_t position,
                                                                 std::span<const float> row) {
     if (position != seq.num_tokens() - 1) return;  // a row of prompt_logprobs
-    std::vector<int32_t> stop_ids = llm.tokenizer().stop_ids;
-    stop_ids.insert(stop_ids.end(), seq.params.stop_token_ids.begin(), seq.params.stop_token_ids.end());
-    const std::span<const int32_t> tokens(seq.tokens);
-    const auto prompt = size_t(seq.num_prompt_tokens);
-    const SamplerContext context{tokens.first(prompt),
-                                 tokens.subspan(prompt),
-                                 stop_ids,
-                                 {seq.seed, uint32_t(seq.num_output_tokens())}};
+    std::vector<int32_t> stop_ids;
+    const SamplerContext context = llm.loaded().engine->sampler_context(seq, stop_ids);
     Json token;
     llm.loaded().backend->parallel_for(1, [&](int32_t) {  // with denormals as the sampler has them
       token = explain(row, seq.params, context, llm.loaded().options.sampler,

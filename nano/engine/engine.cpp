@@ -6,10 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "base/clock.h"    // steady_seconds
-#include "base/error.h"    // Error, NANO_CHECK
-#include "base/rng.h"      // random_bits
-#include "core/sampler.h"  // sample, sample_argmax, top_logprobs
+#include "base/clock.h"  // steady_seconds
+#include "base/error.h"  // Error, NANO_CHECK
+#include "base/rng.h"    // random_bits
 
 namespace nano {
 
@@ -111,7 +110,7 @@ std::vector<SequenceOutput> Engine::step() {
   std::vector<SequenceOutput> outputs = outputs_of(plan, result);
   forget_finished();
 #ifndef NDEBUG
-  check_integrity();
+  scheduler_.check_integrity();
 #endif
   return outputs;
 }
@@ -182,17 +181,20 @@ SampledToken Engine::score_prompt_token(const LogitRow& row, std::span<const flo
 }
 
 SampledToken Engine::sample_token(const LogitRow& row, std::span<float> logits) const {
-  const Sequence& seq = *row.seq;
-  if (!config_.sampler) return sample_argmax(logits, seq.params);
+  if (!config_.sampler) return sample_argmax(logits, row.seq->params);
   std::vector<int32_t> stop_ids;
+  return sample(logits, row.seq->params, sampler_context(*row.seq, stop_ids));
+}
+
+SamplerContext Engine::sampler_context(const Sequence& seq, std::vector<int32_t>& stop_ids) const {
   if (seq.num_output_tokens() < seq.params.min_tokens) {  // only then the sampler masks them
     stop_ids = config_.scheduler.eos_ids;
     stop_ids.insert(stop_ids.end(), seq.params.stop_token_ids.begin(), seq.params.stop_token_ids.end());
   }
   const std::span<const int32_t> tokens(seq.tokens);
-  return sample(logits, seq.params,
-                {tokens.first(size_t(seq.num_prompt_tokens)), tokens.subspan(size_t(seq.num_prompt_tokens)),
-                 stop_ids, RngKey{seq.seed, uint32_t(seq.num_output_tokens())}});
+  const auto prompt = size_t(seq.num_prompt_tokens);
+  return {tokens.first(prompt), tokens.subspan(prompt), stop_ids,
+          RngKey{seq.seed, uint32_t(seq.num_output_tokens())}};
 }
 
 // What each request is told. Those of a static batch that only fill their slot are over, and hear nothing more.
@@ -246,14 +248,6 @@ void Engine::forget_finished() {
     const auto& seqs = request.mapped().seqs;
     return std::none_of(seqs.begin(), seqs.end(), held);
   });
-}
-
-void Engine::check_integrity() const {
-  scheduler_.check_integrity();
-  std::vector<const Sequence*> with_blocks;
-  for (const auto& [id, live] : live_)
-    if (!live.seq->block_table.empty()) with_blocks.push_back(live.seq);
-  blocks_.check_integrity(with_blocks);
 }
 
 }  // namespace nano

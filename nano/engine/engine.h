@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/block_manager.h"  // BlockManager, BlockEvent
+#include "core/sampler.h"        // SamplerContext
 #include "core/scheduler.h"      // Scheduler, SchedulerConfig
 #include "core/step.h"           // StepPlan, StepResult, SampledToken
 #include "engine/runner.h"       // Runner
@@ -64,12 +65,13 @@ class Engine {
   std::function<void(const Sequence&, int32_t, std::span<const float>)> on_logits;
   // Benchmarks look at each step once it is done.
   std::function<void(const StepPlan&, const StepResult&)> on_step;
+  // What the sampler is told of a sequence. It refers to the sequence and to `stop_ids`, which this fills.
+  SamplerContext sampler_context(const Sequence& seq, std::vector<int32_t>& stop_ids) const;
   const std::string& request_id(SeqId id) const { return live_.at(id).request->id; }  // of a live sequence
   const Scheduler& scheduler() const { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
   size_t num_live_requests() const { return requests_.size(); }
   size_t num_live_sequences() const { return live_.size(); }
-  void check_integrity() const;
 
  private:
   struct Request {

@@ -50,8 +50,6 @@ TraceWriter::TraceWriter(const std::string& path, const std::string& header_json
   write_line();
 }
 
-TraceWriter::~TraceWriter() = default;
-
 bool TraceWriter::close() {
   if (file_ && std::fclose(file_.release()) != 0) stop();
   return !stopped_;

@@ -39,9 +39,6 @@ class TraceWriter {
   // `header_json` is an object of what the caller knows (model, flags, machine, block_size).
   // Error: it is not, or the file cannot be written.
   TraceWriter(const std::string& path, const std::string& header_json);
-  ~TraceWriter();  // of a trace that was not closed, what can still be written
-  TraceWriter(const TraceWriter&) = delete;
-  TraceWriter& operator=(const TraceWriter&) = delete;
 
   // What a token says; the engine knows no text. Without it the trace has none.
   std::function<std::string(int32_t)> text_of;
@@ -52,6 +49,7 @@ class TraceWriter {
   void request(const char* event, const std::string& request_id, const Sequence& seq, double seconds);
   // What cannot be written (the disk is full) is nobody's answer: the trace stops there with one warning on stderr,
   // and later calls write nothing. close() writes what is buffered. False: the trace is not whole.
+  // Of a trace that was not closed the end of this object writes what can be.
   bool close();
 
  private:

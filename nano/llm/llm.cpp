@@ -140,8 +140,6 @@ LLM::LLM(const EngineOptions& options, const Progress& progress, const ChatTempl
     loaded_->trace->text_of = [this](int32_t id) { return tokenizer_->piece(id, false, false); };
 }
 
-LLM::~LLM() = default;
-
 double LLM::now() const { return steady_seconds() - start_seconds_; }
 
 void LLM::Template::compile(const std::string& source, bool own) {

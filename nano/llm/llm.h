@@ -67,7 +67,7 @@ class LLM {
   // plain completion works without. A given one must be right in any case. Error: also all that load_engine refuses.
   explicit LLM(const EngineOptions& options, const Progress& progress = {},
                const ChatTemplateOptions& chat_template = {}, const Observe& observe = {});
-  ~LLM();
+  LLM(LLM&&) = delete;  // its trace refers to it
 
   // All prompts at once; results in the order of the prompts. One SamplingParams for all, or one each; priorities
   // (with --scheduling-policy priority the lowest goes first) one each, or none. A bad prompt fails alone: its

@@ -88,8 +88,6 @@ void allocate_cache(LoadedEngine& e) {
 
 }  // namespace
 
-LoadedEngine::~LoadedEngine() = default;
-
 std::unique_ptr<Weights> open_model(const EngineOptions& options) {
   std::unique_ptr<Weights> weights =
       open_weights(model_path(options), options.load_format == "dummy", uint64_t(options.seed));

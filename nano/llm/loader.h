@@ -24,8 +24,6 @@ struct LoadedEngine {
   std::unique_ptr<Runner> runner;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<TraceWriter> trace;
-
-  ~LoadedEngine();
 };
 
 // progress(done, total): bytes of weights packed.
